@@ -1,4 +1,4 @@
-"""What brokers say of topics (Metadata) and of what they agreed on (ApiVersions, KIP-584)."""
+"""Requests for topics (Metadata) and for the features of a cluster (ApiVersions, KIP-584)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _UNKNOWN_TOPIC, _NO_LEADER_YET = 3, 5
 
 @dataclass(frozen=True)
 class MetadataQuery:
-    """Which topics any broker is asked about.
+    """A query for topics, which any broker answers.
 
     Attributes:
         names: Names of topics; None for all.
-        create: Whether the cluster may make those that it does not have.
-        operations: Whether it says what the user may do with them (KIP-430).
+        create: True if the cluster may create missing ones.
+        operations: True to request the operations that the user may perform (KIP-430).
     """
 
     names: tuple[str, ...] | None
@@ -27,7 +27,7 @@ class MetadataQuery:
     operations: bool = False
 
     def request(self) -> Any:
-        """The message."""
+        """Return the message."""
         from kafka.protocol.metadata import MetadataRequest
 
         wanted = MetadataRequest.MetadataRequestTopic
@@ -39,18 +39,18 @@ class MetadataQuery:
         )
 
     def code_of(self, response: Any) -> int:
-        """The error after which the same is asked again: a topic is just being made.
+        """Return an error code if the query must be repeated, since a topic is being created.
 
-        So is one without partitions: every topic of Kafka's has at least one.
+        That is also true of a topic without partitions: each topic of Kafka has at least one.
         """
         named = response.topics if self.names else ()
         return _NO_LEADER_YET if any(map(_is_incomplete, named)) else 0
 
     def topics(self, response: Any) -> dict[str, Topic]:
-        """The topics of a response that exist.
+        """Return the existing topics of a response.
 
         Raises:
-            KafkaError: If one that was asked for by name may not be seen.
+            KafkaError: If the user may not describe a topic of the query.
         """
         from kafka.errors import for_code
 
@@ -67,17 +67,17 @@ class MetadataQuery:
 
 
 def features_request() -> Any:
-    """The message that asks any broker for the features of the cluster."""
+    """Return the message that requests the features of the cluster, from any broker."""
     from kafka.protocol.metadata.api_versions import ApiVersionsRequest
 
-    # Features are named from version 3 on.
+    # Earlier versions have no features.
     return ApiVersionsRequest(
         client_software_name="krishiv-spark", client_software_version="1", min_version=3
     )
 
 
 def features_of(response: Any) -> dict[str, int]:
-    """The level of each feature."""
+    """Return the level of each feature."""
     found = getattr(response, "finalized_features", None) or []
     return {feature.name: int(feature.max_version_level) for feature in found}
 

@@ -1,4 +1,4 @@
-"""Names of things in a cluster."""
+"""The names and values of a cluster: topics, partitions, brokers and offsets."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = [
 ]
 
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
-"""What can be looked up in a partition besides a time."""
+"""Names that can be looked up in a partition instead of a time."""
 
 NO_ID = str(UUID(int=0))
 """The id that brokers return for a topic without an id."""
 
 READ, WRITE = 3, 4
-"""What may be done with a topic (``AclOperation``)."""
+"""Operations on a topic (``AclOperation``)."""
 
 
 class TopicPartition(NamedTuple):
@@ -42,7 +42,7 @@ class TopicPartition(NamedTuple):
 
 
 class BrokerAddress(NamedTuple):
-    """Where a broker is reached, as the cluster says."""
+    """The address of a broker, as the cluster advertises it."""
 
     node: int
     host: str
@@ -51,13 +51,14 @@ class BrokerAddress(NamedTuple):
 
 @dataclass(frozen=True)
 class Topic:
-    """What the cluster says of a topic.
+    """A topic in a response of the cluster.
 
     Attributes:
-        name: As the cluster spells it.
-        id: Its id; a topic that is made anew under the same name has another (KIP-516).
+        name: Its name as the cluster spells it.
+        id: Its id; a topic that is recreated under the same name has another (KIP-516).
         leaders: By partition, the node that leads it; -1 while there is none.
-        operations: What the user may do with it (``AclOperation``); None if that was not asked for.
+        operations: Operations that the user may perform (``AclOperation``); None if they were not
+            requested.
     """
 
     name: str
@@ -72,11 +73,11 @@ class Topic:
         return "" if self.id in {"", "None", NO_ID} else self.id
 
     def allows(self, operation: int) -> bool:
-        """Whether the user may do something with it, as far as is known."""
+        """Return True if the user may perform an operation, as far as is known."""
         return self.operations is None or operation in self.operations
 
     def including(self, partitions: Collection[int]) -> Topic:
-        """Return this topic with these partitions too; those that it lacks have no leader.
+        """Return this topic with these partitions too; a partition that it lacks has no leader.
 
         For responses that omit partitions of a topic with an unchanged id: the cluster still has
         them, because Kafka never removes a partition from a topic.
@@ -94,13 +95,13 @@ class Topic:
 
 
 class FoundOffset(NamedTuple):
-    """Where a partition has what was looked up; -1 where it has nothing.
+    """The result of a look-up in a partition; all numbers are -1 if there is no such record.
 
     Attributes:
-        offset: Of the record; for `LATEST`, of the next one.
-        timestamp: Of the record, in ms; -1 for `EARLIEST` and `LATEST`.
-        epoch: Leader epoch of the record; for `LATEST`, that of the leader which answers. -1 where
-            brokers do not say (before Kafka 2.1).
+        offset: Offset of the record; for `LATEST`, of the next one.
+        timestamp: Timestamp of the record, in ms; -1 for `EARLIEST` and `LATEST`.
+        epoch: Leader epoch of the record; for `LATEST`, of the leader that responds. -1 from
+            brokers before Kafka 2.1.
     """
 
     offset: int

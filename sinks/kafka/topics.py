@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.expected_topics import ExpectedTopic
-from krishiv_spark.kafka.offset_lookups import RepeatedLookup
-from krishiv_spark.kafka.partition_rows import PartitionRows
+from krishiv_spark.kafka.list_offsets import RepeatedLookup
+from krishiv_spark.kafka.partition_table import PartitionTable
 from krishiv_spark.kafka.topic_partition import LATEST, READ, WRITE, Topic, TopicPartition
 from krishiv_spark.runtime.retry import Backoff
 
@@ -134,8 +134,10 @@ def reach_below(
         if look:
             time.sleep(_PAUSE_S)
             client.forget_leaders({tp.topic for tp in asked})
-        rows = PartitionRows(asked)
-        found, is_known = RepeatedLookup(LATEST, committed=False).gather(client, rows, _WITHIN_S)
+        rows = PartitionTable(asked)
+        found, is_known = RepeatedLookup(LATEST, committed=False).fetch_within(
+            client, rows, _WITHIN_S
+        )
         ends = zip(rows.partitions, found.offsets, is_known, strict=True)
         asked = {tp for tp, end, known in ends if known and end <= offsets[tp]}
     return asked

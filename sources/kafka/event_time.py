@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from krishiv_spark.kafka.fetches import BatchHeader, read_batch_headers
-from krishiv_spark.kafka.offset_lookups import list_offsets
+from krishiv_spark.kafka.list_offsets import list_offsets
 from krishiv_spark.kafka.topic_partition import MAX_TIMESTAMP, TopicPartition
 from krishiv_spark.offsets.watermark import EventTimeLimit, WatermarkPlanner
 from krishiv_spark.sources.kafka.offset import QueryPosition

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from krishiv_spark.kafka.client import KafkaClient, is_retriable
 from krishiv_spark.kafka.fetches import PartitionData, PartitionFetch, build_fetch, read_response
-from krishiv_spark.kafka.offset_lookups import list_offsets
+from krishiv_spark.kafka.list_offsets import list_offsets
 from krishiv_spark.kafka.records import (
     BatchPolicy,
     DeadBatch,

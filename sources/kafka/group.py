@@ -44,13 +44,13 @@ class ConsumerGroupMirror:
     wrote the group's offset. The metadata of an offset contain that start time.
 
     Args:
-        connection: The settings of the cluster.
+        config: The settings of the cluster.
         group: Id of the group; it must have no other members.
         since_ms: Time at which the driver started to read the topics, in ms; now by default.
     """
 
-    def __init__(self, connection: KafkaConfig, group: str, since_ms: int | None = None) -> None:
-        self._connection = connection
+    def __init__(self, config: KafkaConfig, group: str, since_ms: int | None = None) -> None:
+        self._config = config
         self._group = group
         self._since_ms = time.time_ns() // 1_000_000 if since_ms is None else since_ms
         self._committed: Mapping[TopicPartition, int] | None = None
@@ -66,7 +66,7 @@ class ConsumerGroupMirror:
         if offsets == self._committed or time.monotonic() < self._paused_until_s:
             return
         try:
-            self._commit_with_retry(open_client(self._connection), offsets)
+            self._commit_with_retry(open_client(self._config), offsets)
             self._committed = offsets
         except KrishivError as error:
             self._paused_until_s = time.monotonic() + _PAUSE_AFTER_FAILURE_S

@@ -26,8 +26,7 @@ from krishiv_spark.kafka.expected_topics import (
     fetch_topics_once,
     fetch_topics_with_retry,
 )
-from krishiv_spark.kafka.lookups import epoch_ends
-from krishiv_spark.kafka.offset_lookups import list_offsets
+from krishiv_spark.kafka.list_offsets import fetch_epoch_ends, list_offsets
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, FoundOffset, Topic, TopicPartition
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.runtime.retry import Backoff
@@ -225,7 +224,7 @@ def _find_truncations_once(
         for p, position in positions.items()
         if 0 <= position.epoch < high_watermarks[p].epoch
     }
-    ends = epoch_ends(client, asked) if asked else {}
+    ends = fetch_epoch_ends(client, asked) if asked else {}
     found = {
         p: _compare_with_log(position, high_watermarks[p], ends.get(p, -1))
         for p, position in positions.items()

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError, open_client
-from krishiv_spark.kafka.offset_lookups import RepeatedLookup
-from krishiv_spark.kafka.partition_rows import FoundOffsets, PartitionNumbers, PartitionRows
+from krishiv_spark.kafka.list_offsets import RepeatedLookup
+from krishiv_spark.kafka.partition_table import FoundOffsets, PartitionNumbers, PartitionTable
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.offsets.watermark import WatermarkPlanner
 from krishiv_spark.sources.base import Limit
@@ -134,7 +134,7 @@ class BatchPlanner:
         if self._streaming and self._committed:
             newest = self._backlog.fetch_end_offsets(client, partitions)
         else:
-            newest = self._ends.demand(client, partitions)
+            newest = self._ends.fetch(client, partitions)
         if self._streaming:
             ends: Offsets = newest.numbers
         else:
@@ -252,7 +252,7 @@ class BacklogReport:
         self._blocked: dict[TopicPartition, _BlockedPartition] = {}
         self._refresh_at_s = 0.0
 
-    def fetch_end_offsets(self, client: KafkaClient, partitions: PartitionRows) -> FoundOffsets:
+    def fetch_end_offsets(self, client: KafkaClient, partitions: PartitionTable) -> FoundOffsets:
         """Request the last stable offsets, and compare them with the high watermarks.
 
         High watermarks are requested before: then a transaction blocks the records between the two
@@ -262,16 +262,16 @@ class BacklogReport:
             KafkaFailedError: If a partition has no last stable offset in time.
         """
         self._refresh_high_watermarks(client, partitions)
-        ends = self._end_lookup.demand(client, partitions)
+        ends = self._end_lookup.fetch(client, partitions)
         self._find_blocked(ends)
         return ends
 
-    def _refresh_high_watermarks(self, client: KafkaClient, partitions: PartitionRows) -> None:
+    def _refresh_high_watermarks(self, client: KafkaClient, partitions: PartitionTable) -> None:
         """Request high watermarks periodically. A partition without a timely response has none."""
         began_s = time.monotonic()
         if began_s < self._refresh_at_s:
             return
-        found, is_there = self._high_watermark_lookup.gather(client, partitions, _TIMEOUT_S)
+        found, is_there = self._high_watermark_lookup.fetch_within(client, partitions, _TIMEOUT_S)
         offsets = np.where(is_there, found.offsets, 0)
         self._high_watermarks = PartitionNumbers(partitions, offsets)
         now_s = time.monotonic()
@@ -290,7 +290,7 @@ class BacklogReport:
             )
         self._blocked = blocked
 
-    def _high_watermarks_of(self, rows: PartitionRows) -> NDArray[np.int64]:
+    def _high_watermarks_of(self, rows: PartitionTable) -> NDArray[np.int64]:
         known = self._high_watermarks
         if known is None:
             return np.zeros(len(rows), np.int64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import KafkaClient
-from krishiv_spark.kafka.offset_lookups import list_offsets
+from krishiv_spark.kafka.list_offsets import list_offsets
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, FoundOffset, TopicPartition
 from krishiv_spark.sources.kafka.losses import DataLossPolicy, find_truncations
 from krishiv_spark.sources.kafka.offset import PartitionPosition, QueryPosition

@@ -29,7 +29,7 @@ from krishiv_spark.kafka.expected_topics import (
     any_topic_deleted,
     retry_until_confirmed,
 )
-from krishiv_spark.kafka.partition_rows import FoundOffsets, PartitionRows
+from krishiv_spark.kafka.partition_table import FoundOffsets, PartitionTable
 from krishiv_spark.kafka.topic_partition import Topic, TopicPartition
 from krishiv_spark.sources.kafka.offset import PartitionPosition, QueryPosition
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
@@ -83,7 +83,7 @@ class Subscription:
         assigned = (tp.topic for tp in options.assign or ())
         self._names = frozenset((*(options.subscribe or ()), *assigned))
         self._topics: dict[str, Topic] = {}
-        self._rows: tuple[Mapping[str, Topic], PartitionRows] = self._topics, PartitionRows(())
+        self._rows: tuple[Mapping[str, Topic], PartitionTable] = self._topics, PartitionTable(())
         self._compared: tuple[QueryPosition, Mapping[str, Topic], _Comparison] | None = None
         self._expected: tuple[QueryPosition | None, Expected] = None, {}
         self._covered: tuple[QueryPosition | None, Mapping[str, Topic]] = None, self._topics
@@ -118,13 +118,13 @@ class Subscription:
         self._refresh_at_s = 0.0
         return any_topic_deleted(client, self._topics)
 
-    def partitions_of(self, topics: Mapping[str, Topic]) -> PartitionRows:
+    def partitions_of(self, topics: Mapping[str, Topic]) -> PartitionTable:
         """Return the partitions of these topics that are read."""
         if self._rows[0] is not topics:
             found = [tp for topic in topics.values() for tp in topic.partitions]
             assigned = self._assigned
             read = found if assigned is None else [tp for tp in found if tp in assigned]
-            self._rows = topics, PartitionRows(read)
+            self._rows = topics, PartitionTable(read)
         return self._rows[1]
 
     def covers(self, topics: Mapping[str, Topic], position: QueryPosition | None) -> bool:

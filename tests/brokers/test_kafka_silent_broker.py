@@ -16,7 +16,7 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
-from krishiv_spark.kafka.offset_lookups import list_offsets
+from krishiv_spark.kafka.list_offsets import list_offsets
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.testing import Crash, SinkUnderTest
 from krishiv_spark.testing.suites.base import GOOD_EPOCH, STAGED, SinkPlayer

@@ -16,9 +16,8 @@ from krishiv_spark.kafka import topic_partition
 from krishiv_spark.kafka.client import KafkaFailedError, open_client
 from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
-from krishiv_spark.kafka.lookups import ListOffsets
-from krishiv_spark.kafka.offset_lookups import RepeatedLookup, list_offsets
-from krishiv_spark.kafka.partition_rows import PartitionRows
+from krishiv_spark.kafka.list_offsets import ListOffsets, RepeatedLookup, list_offsets
+from krishiv_spark.kafka.partition_table import PartitionTable
 from krishiv_spark.kafka.requests import send_all
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, MAX_TIMESTAMP
 from krishiv_spark.sources.kafka import group as group_module
@@ -102,9 +101,9 @@ def test_what_is_looked_up_at_once_is_what_single_partitions_say(bootstrap, want
 def test_a_message_that_is_kept_finds_what_is_new(bootstrap):
     topic = topic_of(bootstrap, partitions=2)
     client = open_client(KafkaConfig.from_settings({"bootstrap.servers": bootstrap}))
-    lookup, rows = RepeatedLookup(LATEST, committed=True), PartitionRows(partitions_of(topic, 2))
+    lookup, rows = RepeatedLookup(LATEST, committed=True), PartitionTable(partitions_of(topic, 2))
     for count in range(3):
-        assert sum(lookup.demand(client, rows).offsets.tolist()) == count
+        assert sum(lookup.fetch(client, rows).offsets.tolist()) == count
         send(bootstrap, topic, count)
 
 

@@ -17,7 +17,7 @@ from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError
 from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
-from krishiv_spark.kafka.offset_lookups import list_offsets
+from krishiv_spark.kafka.list_offsets import list_offsets
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.kafka import attempts

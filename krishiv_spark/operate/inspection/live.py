@@ -102,7 +102,7 @@ def look_live(
 
 def _lags(epoch: EpochStatus, given: Mapping[str, str]) -> Iterator[TopicLag]:
     from krishiv_spark.kafka.client import open_client
-    from krishiv_spark.kafka.offset_lookups import list_offsets
+    from krishiv_spark.kafka.list_offsets import list_offsets
     from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 
     for source, text in epoch.offsets.items():

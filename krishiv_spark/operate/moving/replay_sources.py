@@ -118,7 +118,7 @@ class SourceCheck:
         self, source: str, topics: Mapping[str, Mapping[int, int]], ids: Mapping[str, str]
     ) -> str:
         from krishiv_spark.kafka.client import open_client
-        from krishiv_spark.kafka.offset_lookups import list_offsets
+        from krishiv_spark.kafka.list_offsets import list_offsets
         from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
         from krishiv_spark.operate.inspection.live import topic_options
 

@@ -22,7 +22,7 @@ from krishiv_spark.kafka.coordinators import (
 from krishiv_spark.kafka.fetches import PartitionFetch
 from krishiv_spark.kafka.fetches import build_fetch as fetch
 from krishiv_spark.kafka.fetches import read_response as fetched
-from krishiv_spark.kafka.lookups import ListOffsets
+from krishiv_spark.kafka.list_offsets import ListOffsets
 from krishiv_spark.kafka.producing import AddPartitionsToTxn, EndTxn, FenceProducer, InitProducerId
 from krishiv_spark.kafka.records import Accumulator, RecordColumns
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition

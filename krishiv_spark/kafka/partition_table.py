@@ -1,7 +1,7 @@
-"""Numbers of many partitions in arrays: a row for each, in an order that stays.
+"""Numbers of many partitions in arrays, with a row for each partition in a fixed order.
 
-Ten thousand partitions are asked for at each trigger. As objects, what is asked and answered takes
-longer than the brokers do.
+Ten thousand partitions are looked up at each trigger. Converting requests and responses to objects
+would take longer than the brokers need to respond.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 
 from krishiv_spark.kafka.topic_partition import FoundOffset, TopicPartition
 
-__all__ = ["FoundOffsets", "PartitionNumbers", "PartitionRows", "keys_of"]
+__all__ = ["FoundOffsets", "PartitionNumbers", "PartitionTable", "compute_keys"]
 
 V = TypeVar("V")
 
 
-class PartitionRows:
-    """Partitions in an order.
+class PartitionTable:
+    """Partitions in a fixed order.
 
     Args:
-        partitions: Each of them once, in any order.
+        partitions: The partitions, each once, in any order.
 
     Attributes:
-        partitions: By row: those of a topic follow one another, in the order of their numbers.
-        topics: The topics, in that order.
-        counts: By topic, how many of its partitions there are.
+        partitions: The partitions by row, ordered by topic and number.
+        topics: The topics in that order.
+        counts: Number of partitions of each topic.
         numbers: By row, the number of the partition.
     """
 
@@ -49,25 +49,25 @@ class PartitionRows:
 
     @cached_property
     def topic_numbers(self) -> NDArray[np.int64]:
-        """By row, the number of the topic: its place in `topics`."""
+        """By row, the index of the topic in `topics`."""
         return np.repeat(np.arange(len(self.topics)), self.counts)
 
 
-def keys_of(topics: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """One number for each of some partitions, ordered as these are.
+def compute_keys(topics: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number for each partition, which has the same order as topic and partition.
 
     Args:
-        topics: Numbers of their topics; below 0 for those that are not known.
-        numbers: Their own numbers.
+        topics: Indexes of topics; below 0 for unknown topics.
+        numbers: Numbers of partitions.
     """
     keys: NDArray[np.int64] = (topics << 32) + numbers
     return keys
 
 
-class _ByPartition(Mapping[TopicPartition, V]):
-    """Values in arrays, which become objects when the first one is asked for."""
+class _PartitionMapping(Mapping[TopicPartition, V]):
+    """Values in arrays, which are converted to objects at the first access to one."""
 
-    rows: PartitionRows
+    rows: PartitionTable
 
     @cached_property
     def _objects(self) -> dict[TopicPartition, V]:
@@ -85,7 +85,7 @@ class _ByPartition(Mapping[TopicPartition, V]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    # A dict's own views: those of a mapping look each key up.
+    # The views of a dict: those of a mapping look up each key.
 
     def keys(self) -> Any:
         return self._objects.keys()
@@ -98,15 +98,15 @@ class _ByPartition(Mapping[TopicPartition, V]):
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionNumbers(_ByPartition[int]):
+class PartitionNumbers(_PartitionMapping[int]):
     """A number for each of many partitions.
 
     Attributes:
         rows: The partitions.
-        array: By row, its number.
+        array: The numbers by row.
     """
 
-    rows: PartitionRows
+    rows: PartitionTable
     array: NDArray[np.int64]
 
     def _values(self) -> Iterator[int]:
@@ -117,12 +117,12 @@ class PartitionNumbers(_ByPartition[int]):
             return bool(np.array_equal(self.array, other.array))
         return super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as a mapping has it
+    __hash__ = None  # type: ignore[assignment]  # as in Mapping
 
 
 @dataclass(frozen=True, eq=False)
-class FoundOffsets(_ByPartition[FoundOffset]):
-    """What was looked up in many partitions, as `FoundOffset` has it.
+class FoundOffsets(_PartitionMapping[FoundOffset]):
+    """The results of a look-up of many partitions, each a `FoundOffset`.
 
     Attributes:
         rows: The partitions.
@@ -131,14 +131,14 @@ class FoundOffsets(_ByPartition[FoundOffset]):
         epochs: By row, `FoundOffset.epoch`.
     """
 
-    rows: PartitionRows
+    rows: PartitionTable
     offsets: NDArray[np.int64]
     timestamps: NDArray[np.int64]
     epochs: NDArray[np.int64]
 
     @cached_property
     def numbers(self) -> PartitionNumbers:
-        """The offsets alone."""
+        """The offsets without timestamps and epochs."""
         return PartitionNumbers(self.rows, self.offsets)
 
     def _values(self) -> Iterator[FoundOffset]:
@@ -151,7 +151,7 @@ class FoundOffsets(_ByPartition[FoundOffset]):
             return all(np.array_equal(mine, its) for mine, its in pairs)
         return super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as a mapping has it
+    __hash__ = None  # type: ignore[assignment]  # as in Mapping
 
     def _columns(self) -> tuple[NDArray[np.int64], ...]:
         return self.offsets, self.timestamps, self.epochs

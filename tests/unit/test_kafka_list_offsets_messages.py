@@ -10,9 +10,13 @@ from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.frame import KafkaBytes
 from kafka.protocol.parser import KafkaProtocol
 
-from krishiv_spark.kafka.offset_messages import OffsetAnswer, decoded, parse
-from krishiv_spark.kafka.packed import KeptRequest
-from krishiv_spark.kafka.partition_rows import PartitionRows
+from krishiv_spark.kafka.list_offsets_messages import (
+    OffsetResponse,
+    PreparedListOffsets,
+    convert_response,
+    parse_response,
+)
+from krishiv_spark.kafka.partition_table import PartitionTable
 from krishiv_spark.kafka.topic_partition import LATEST, MAX_TIMESTAMP, TopicPartition
 
 VERSIONS = range(2, 12)
@@ -28,9 +32,9 @@ answers = st.lists(
 
 
 def kept(times, *, committed=True):
-    rows = PartitionRows(times)
+    rows = PartitionTable(times)
     each = np.array([times[tp] for tp in rows.partitions], np.int64)
-    return KeptRequest(rows, each, committed=committed)
+    return PreparedListOffsets(rows, each, committed=committed)
 
 
 def plain_request(times, version, *, committed=True):
@@ -73,7 +77,7 @@ def plain_answer(topics, version):
     )
 
 
-def same(one: OffsetAnswer, other: OffsetAnswer):
+def same(one: OffsetResponse, other: OffsetResponse):
     return all(np.array_equal(mine, its) for mine, its in zip(one, other, strict=True))
 
 
@@ -82,7 +86,7 @@ def test_a_packed_request_is_byte_for_byte_that_of_kafka_python(times, version, 
     ours, theirs = KafkaProtocol(client_id="x"), KafkaProtocol(client_id="x")
     request = kept(times, committed=committed)
     for _ in range(2):  # the second one from what was kept
-        message = request.message()
+        message = request.build_message()
         message.API_VERSION = version
         ours.send_request(message)
         theirs.send_request(plain_request(times, version, committed=committed))
@@ -92,8 +96,8 @@ def test_a_packed_request_is_byte_for_byte_that_of_kafka_python(times, version, 
 @given(answers, versions)
 def test_an_answer_says_what_kafka_python_reads_in_it(topics, version):
     data = plain_answer(topics, version).encode()
-    found = parse(memoryview(data), version)
-    assert same(found, decoded(ListOffsetsResponse[version].decode(data)))
+    found = parse_response(memoryview(data), version)
+    assert same(found, convert_response(ListOffsetsResponse[version].decode(data)))
     assert found.throttle_time_ms == 7
 
 
@@ -103,13 +107,13 @@ def test_an_answer_that_is_cut_off_is_refused(topics, version, data):
     # The very last byte of newer ones are tagged fields of the whole.
     short = whole[: data.draw(st.integers(0, len(whole) - 1))]
     with pytest.raises(ValueError, match=r"bytes at|bits at"):
-        parse(memoryview(short), version)
+        parse_response(memoryview(short), version)
 
 
 @given(st.binary(max_size=200), versions)
 def test_any_bytes_are_read_or_refused(data, version):
     try:
-        found = parse(memoryview(data), version)
+        found = parse_response(memoryview(data), version)
     except ValueError:
         return
     assert found is None or len(found.numbers) == sum(found.counts)
@@ -118,7 +122,7 @@ def test_any_bytes_are_read_or_refused(data, version):
 def through_the_parser(times, version, body):
     """What kafka-python hands over for an answer."""
     protocol = KafkaProtocol(client_id="x")
-    message = kept(times).message()
+    message = kept(times).build_message()
     message.API_VERSION = version
     number = protocol.send_request(message)
     header = number.to_bytes(4, "big") + (b"\0" if version >= 6 else b"")
@@ -134,7 +138,7 @@ def test_kafka_python_hands_the_answer_over(version):
     found = through_the_parser(times, version, answer)
     assert found.offsets.tolist() == [5, -1]
     assert found.codes.tolist() == [0, 6]
-    assert kept(times).places(found).tolist() == [1, 0]
+    assert kept(times).find_rows(found).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("at", ["partition", "topic", "whole"])
@@ -144,7 +148,7 @@ def test_tagged_fields_that_nobody_knows_are_passed_over(at):
     field = b"\1\5\1x"  # one of them, of number 5, with one byte
     tags = {name: field if name == at else b"\0" for name in ("partition", "topic", "whole")}
     data = b"\0\0\0\0\2\2t\2" + partition + tags["partition"] + tags["topic"] + tags["whole"]
-    assert parse(memoryview(data), 8) is None
+    assert parse_response(memoryview(data), 8) is None
     found = through_the_parser({TopicPartition("t", 1): LATEST}, 8, data)
     assert [found.numbers.tolist(), found.offsets.tolist()] == [[1], [5]]
     assert found.epochs.tolist() == [2]
@@ -157,10 +161,10 @@ def test_a_damaged_answer_ends_the_connection():
 
 def test_the_version_is_one_that_the_broker_has():
     """Which kafka-python finds out by attributes of the message."""
-    message = kept({TopicPartition("t", 0): LATEST}).message()
+    message = kept({TopicPartition("t", 0): LATEST}).build_message()
     for newest, wanted in ((3, 3), (9, 9), (99, 11)):
         assert BrokerVersionData(api_versions={2: (0, newest)}).api_version(message) == wanted
-    newest = kept({TopicPartition("t", 0): MAX_TIMESTAMP}).message()
+    newest = kept({TopicPartition("t", 0): MAX_TIMESTAMP}).build_message()
     from kafka.errors import IncompatibleBrokerVersion
 
     with pytest.raises(IncompatibleBrokerVersion):
@@ -170,10 +174,10 @@ def test_the_version_is_one_that_the_broker_has():
 def test_what_was_not_asked_about_has_no_place():
     request = kept({TopicPartition("t", 1): LATEST, TopicPartition("u", 0): LATEST})
     topics = [("x", [(1, 0, 0, 0, 0)]), ("u", [(0, 0, 0, 0, 0), (7, 0, 0, 0, 0)])]
-    answer = parse(memoryview(plain_answer(topics, 8).encode()), 8)
-    assert request.places(answer).tolist() == [-1, 1, -1]
-    other = parse(memoryview(plain_answer(list(reversed(topics)), 8).encode()), 8)
-    assert request.places(other).tolist() == [1, -1, -1]
+    answer = parse_response(memoryview(plain_answer(topics, 8).encode()), 8)
+    assert request.find_rows(answer).tolist() == [-1, 1, -1]
+    other = parse_response(memoryview(plain_answer(list(reversed(topics)), 8).encode()), 8)
+    assert request.find_rows(other).tolist() == [1, -1, -1]
 
 
 def test_a_message_of_kafka_python_has_a_place_for_what_was_received():
