@@ -23,8 +23,8 @@ _FEWEST = 1_000  # files
 @benchmark(
     "parquet.listing",
     "krishiv_spark.sources.parquet.reader",
-    "krishiv_spark.sources.parquet.stream",
-    "krishiv_spark.sources.parquet.position",
+    "krishiv_spark.sources.parquet.folder_stream",
+    "krishiv_spark.sources.parquet.offset",
     long=True,
 )
 def listing(run: Run) -> Iterator[Figure]:

@@ -1,26 +1,57 @@
-"""Options of the source, and what follows from them."""
+"""Options of the source, and the rules and locations that follow from them.
+
+Files are known by their paths below the folder that is listed (`SourcePath.root`), so that it can
+be moved. Files of another folder would count as read if their names are the same; and if a pattern
+moves the root up, all paths differ, and all files would be read again. So `check_same_path` refuses
+another path.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import AliasChoices, Field
 
 from krishiv_spark.arrow.time_zones import Zone
+from krishiv_spark.errors import OptionError
+from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.parquet.calendars import RebaseMode, TimeRules
 from krishiv_spark.parquet.layout import SOURCES
 from krishiv_spark.sources.base import SourceOptions
-from krishiv_spark.sources.parquet.places import Place, store_url
-from krishiv_spark.sources.parquet.state import StatePlace
-from krishiv_spark.sources.parquet.stream import FollowRules
+from krishiv_spark.sources.parquet.listing import SourcePath, parse_store_url
+from krishiv_spark.sources.parquet.offset import ParquetOffset
+from krishiv_spark.sources.parquet.offset_store import StateLocation
 from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.options import StorageOptions
 
-__all__ = ["ParquetSourceOptions"]
+__all__ = ["FollowRules", "ParquetSourceOptions", "check_same_path"]
 
 _NS_PER_MS = 1_000_000
 _STATE_OPTION = "krishiv-parquet: 'stateLocation'"
+
+
+@dataclass(frozen=True)
+class FollowRules:
+    """The rules by which a path is followed.
+
+    Attributes:
+        recursive: See `scan`.
+        newest_first: Whether the newest files are read first.
+        max_age_ns: Files that much older than the newest one that was read are skipped; None if
+            none is.
+        checks: Whether a file is checked before it is read. A batch read takes every file.
+        skip_bad: Whether damaged files are skipped.
+        fail_on_loss: Whether it is an error if files of a published epoch are missing.
+    """
+
+    recursive: bool = False
+    newest_first: bool = False
+    max_age_ns: int | None = None
+    checks: bool = True
+    skip_bad: bool = False
+    fail_on_loss: bool = True
 
 
 class ParquetSourceOptions(SourceOptions, StorageOptions):
@@ -111,29 +142,54 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
     )
 
     def times(self) -> TimeRules:
-        """How times are read that do not say enough of themselves."""
+        """Return the rules for times that lack a zone or a calendar."""
         return TimeRules(self.time_zone, self.datetime_rebase_mode, self.int96_rebase_mode)
 
     def rules(self, *, streaming: bool) -> FollowRules:
-        """How the place is followed."""
+        """Return the rules by which the path is followed."""
         ages = streaming and not self.latest_first
         return FollowRules(
             recursive=self.recursive_file_lookup,
             newest_first=self.latest_first,
             max_age_ns=self.max_file_age * _NS_PER_MS if ages else None,
-            looks=streaming,
+            checks=streaming,
             skip_bad=streaming and self.bad_files == "skip",
             fail_on_loss=streaming and self.fail_on_data_loss,
         )
 
-    def state_place(self, place: Place) -> StatePlace:
-        """Where state is kept.
+    def state_location_of(self, path: SourcePath) -> StateLocation:
+        """Return the location of the state of a stream of a path.
 
         Raises:
-            OptionError: If `stateLocation` is a URL of a store that is not known.
+            OptionError: If `stateLocation` is a URL of an unknown store.
         """
-        usual = StoreUrl.parse(place.root) / SOURCES
+        default = StoreUrl.parse(path.root) / SOURCES
         if self.state_location is None:
-            return StatePlace(usual, storage=self.storage)
-        own = store_url(self.state_location, _STATE_OPTION)
-        return StatePlace(own, (usual,), self.storage)
+            return StateLocation(default, storage=self.storage)
+        own = parse_store_url(self.state_location, _STATE_OPTION)
+        return StateLocation(own, (default,), self.storage)
+
+
+def check_same_path(offset: ParquetOffset, path: SourcePath, moved_from: str | None) -> None:
+    """Check that an offset is one of this path.
+
+    Args:
+        offset: Position of the query, or the batch that it is to read again.
+        path: The path of the source now.
+        moved_from: The option `movedFrom`: previous path of the same files.
+
+    Raises:
+        OptionError: If the offset is one of another path. Offsets of releases that did not record
+            the path count as ones of this path.
+    """
+    recorded = offset.root
+    if recorded is None or recorded == path.root:
+        return
+    if moved_from is not None and recorded == SourcePath.parse(moved_from, path.storage).root:
+        return
+    raise OptionError(
+        f"krishiv-parquet: this query has read files below {recorded}, and 'path' is now "
+        f"{path.root}, where other files with the same names would count as read: put 'path' "
+        f"back. If these are the same files, moved: .option('movedFrom', '{recorded}'). For other "
+        f"files use {NEW_CHECKPOINT}"
+    )

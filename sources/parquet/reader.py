@@ -1,12 +1,12 @@
-"""``krishiv-parquet`` as a source: follows a folder of Parquet files, each row exactly once.
+"""The source ``krishiv-parquet``: it follows a folder of Parquet files, each row exactly once.
 
 A file is read once, whenever it appears; files that appear late with an older time are not missed.
-An offset names the files of its batch and says exactly which were read before, in itself while
-that is little and in immutable files otherwise. So a replay reads the same files without listing
-the folder again, and however the folder has changed. Epochs of this project's sink are read whole
-and in their order. The unit of parallelism is a range of bytes of a file; small files share a task.
+An offset names the files of its batch and the exact set of files that were read before: a small set
+in the offset, a larger one in immutable files. So a repeated batch reads the same files without a
+listing, and however the folder has changed. Epochs of the Parquet sink are read whole and in their
+order. The unit of parallelism is a range of bytes of a file; small files share a task.
 
-A file that is still being written is left until it is whole.
+A file that is being written is left until it is complete.
 """
 
 from __future__ import annotations
@@ -33,24 +33,23 @@ from krishiv_spark.parquet.tails import look, read_end
 from krishiv_spark.parquet.texts import value_of
 from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.sources.base import Limit, StreamReader
-from krishiv_spark.sources.parquet.books import Books, Bounds
-from krishiv_spark.sources.parquet.folders import folder_fields, folder_values
-from krishiv_spark.sources.parquet.healing import as_it_is
-from krishiv_spark.sources.parquet.moved import check_place
-from krishiv_spark.sources.parquet.options import ParquetSourceOptions
-from krishiv_spark.sources.parquet.places import FoundFile, Place
-from krishiv_spark.sources.parquet.position import ParquetOffset
+from krishiv_spark.sources.parquet.completeness import reconcile_changed_file
+from krishiv_spark.sources.parquet.folder_stream import FolderStream
+from krishiv_spark.sources.parquet.listing import FoundFile, SourcePath
+from krishiv_spark.sources.parquet.offset import ParquetOffset
+from krishiv_spark.sources.parquet.offset_store import SKIPPED_FOLDER, OffsetLimits, OffsetStore
+from krishiv_spark.sources.parquet.options import ParquetSourceOptions, check_same_path
 from krishiv_spark.sources.parquet.rows import (
     FilePart,
     FileRange,
     ReadRules,
-    cut,
-    naming,
+    name_file,
+    partition_fields,
+    partition_values,
     read_part,
+    split_file,
 )
-from krishiv_spark.sources.parquet.skips import FOLDER
-from krishiv_spark.sources.parquet.stream import FolderStream
-from krishiv_spark.sources.parquet.waiting import take
+from krishiv_spark.sources.parquet.unread_files import take_batch
 from krishiv_spark.storage import Identity
 
 __all__ = ["ParquetOffset", "ParquetReader", "ParquetSourceOptions"]
@@ -61,17 +60,17 @@ _NOT_BY_LOG = (
     "tasks in addition to the files in its _spark_metadata, and all of them are read: rows may "
     "be there twice. Spark's own source reads only the files in that log"
 )
-_MOST_HELD = 500  # an offset shall stay small, and a path may be long
+_LONGEST_PATH = 500  # an offset must stay small, and a path may be long
 
 
 class ParquetReader(StreamReader[ParquetOffset, FilePart]):
-    """Reads Parquet files, in streams and batches.
+    """A reader of Parquet files, in streams and batches.
 
     Attributes:
-        bounds: How much an offset may hold.
+        limits: The most that an offset contains.
     """
 
-    bounds: ClassVar[Bounds] = Bounds()
+    limits: ClassVar[OffsetLimits] = OffsetLimits()
     options_type = ParquetSourceOptions
     offset_type = ParquetOffset
 
@@ -81,62 +80,62 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         self, options: ParquetSourceOptions, schema: pa.Schema | None, *, streaming: bool
     ) -> None:
         super().__init__(options, schema, streaming=streaming)
-        self._place = Place.of(options.path, options.storage)
-        self._state_place = options.state_place(self._place)
-        self._begin()
+        self._path = SourcePath.parse(options.path, options.storage)
+        self._state_location = options.state_location_of(self._path)
+        self._reset()
 
-    def _begin(self) -> None:
-        """Remember nothing: neither files nor what was read of the state."""
+    def _reset(self) -> None:
+        """Make the caches of the driver again, without files and state."""
         options = self.options
         skips = options.bad_files == "skip" or not options.fail_on_data_loss
-        self._books = Books(
-            self._state_place, bounded=self.streaming, always=skips, bounds=self.bounds
+        self._store = OffsetStore(
+            self._state_location, bounded=self.streaming, always=skips, limits=self.limits
         )
         self._stream = FolderStream(
-            self._place, options.rules(streaming=self.streaming), self._books
+            self._path, options.rules(streaming=self.streaming), self._store
         )
         self._chosen: ParquetOffset | None = None
         self._backlog: dict[str, Any] = {}
         self._watermarks = WatermarkPlanner(options.watermark_delay, options.max_event_time_ahead)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles the reader with every batch; executors need nothing that was remembered.
-        remembered = {"_books", "_stream", "_chosen", "_backlog", "_watermarks"}
-        return {name: value for name, value in self.__dict__.items() if name not in remembered}
+        # Spark pickles the reader with every batch; executors do not need the driver's caches.
+        caches = {"_store", "_stream", "_chosen", "_backlog", "_watermarks"}
+        return {name: value for name, value in self.__dict__.items() if name not in caches}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._begin()
+        self._reset()
 
     # --- schema
 
     def infer_schema(self) -> pa.Schema:
-        """Columns of the newest file, then the partition columns. See `StreamReader`."""
-        files = self._stream.everything()
+        """Return the columns of the newest file, then the partition columns. See `StreamReader`."""
+        files = self._stream.list_all()
         partitions = self._partition_fields(files)
         path, newest = self._newest_schema(files)
         inside = [field for field in newest if field.name not in partitions]
         schema = pa.schema([*inside, *partitions.values()])
-        with naming(path):
+        with name_file(path):
             return pruned(schema, self.options.columns, "krishiv-parquet")
 
     def _partition_fields(self, files: Iterable[FoundFile]) -> dict[str, pa.Field]:
         if self.options.recursive_file_lookup:
             return {}
-        return {field.name: field for field in folder_fields(file.path for file in files)}
+        return {field.name: field for field in partition_fields(file.path for file in files)}
 
     def _newest_schema(self, files: Iterable[FoundFile]) -> tuple[str, pa.Schema]:
-        unit_ns = self._place.files.resolution_ns
+        unit_ns = self._path.files.resolution_ns
         newest_first = sorted(
             files, key=lambda file: (file.modified_ns // unit_ns, file.path), reverse=True
         )
         why = ""
         for file in newest_first:
-            path = self._place.absolute(file.path)
+            path = self._path.absolute(file.path)
             try:
-                return path, file_schema(path, self._place.files, self.options.columns)
+                return path, file_schema(path, self._path.files, self.options.columns)
             except DataLossError as error:
-                if self.options.bad_files == "fail" and self._is_whole(file):
+                if self.options.bad_files == "fail" and self._is_complete(file):
                     raise
                 _log.warning("not used for the schema: %s", error)
                 why = why or f", and {error}"
@@ -145,16 +144,20 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
             f"schema from{why}: set one with .schema(...)"
         )
 
-    def _is_whole(self, file: FoundFile) -> bool:
+    def _is_complete(self, file: FoundFile) -> bool:
         try:
-            return look(self._place.absolute(file.path), self._place.files).whole
+            return look(self._path.absolute(file.path), self._path.files).whole
         except FileNotFoundError:
             return False
 
     # --- positions
 
     def initial(self) -> ParquetOffset | Start:
-        """See `StreamReader`."""
+        """Return the first position of a new query. See `StreamReader`.
+
+        Raises:
+            OptionError: If a batch read is to start with the latest files.
+        """
         if self.options.starting_offsets == "earliest":
             return ParquetOffset()
         if not self.streaming:
@@ -165,44 +168,52 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         return Start(at="latest")
 
     def resolve(self, start: Start) -> ParquetOffset:
-        """All that is there now counts as read. See `SupportsMovingStart`."""
+        """Count every file that exists as read. See `SupportsMovingStart`."""
         del start
-        return self._here(self._stream.count_all())
+        return self._with_root(self._stream.mark_all_read())
 
     def latest(self, start: ParquetOffset, limit: Limit) -> ParquetOffset:
-        """See `StreamReader`. One look at each file; footers only if rows or times count."""
-        check_place(start, self._place, self.options.moved_from)
+        """Choose the files of the next batch. See `StreamReader`.
+
+        Each file is checked once; footers are read only if rows or times count.
+        """
+        check_same_path(start, self._path, self.options.moved_from)
         try:
             self._chosen = self._choose(start, limit)
-        # An interruption too: units were taken out of the queue for a batch that will not be.
+        # Also on an interruption: units were taken from the queue for a batch that will not exist.
         except BaseException:
-            self._stream.forget()
+            self._stream.reset()
             raise
         self._backlog = {**self._stream.backlog(self._chosen), **self._watermarks.report()}
         return self._chosen
 
     def _choose(self, start: ParquetOffset, limit: Limit) -> ParquetOffset:
-        if self._chosen is None and self._place.has_sink_log():
-            warn_once(_log, self._place.root, _NOT_BY_LOG, self._place.root)
-        self._stream.look(start, limit)
+        if self._chosen is None and self._path.has_sink_log():
+            warn_once(_log, self._path.root, _NOT_BY_LOG, self._path.root)
+        self._stream.refresh(start, limit)
         time_limit = self._watermarks.limit()
         footers = self._footers(time_limit)
-        taken = take(self._stream, limit, lambda file: footers(file).rows, self._books.room)
+        store = self._store
+        taken = take_batch(
+            self._stream, limit, lambda file: footers(file).rows, store.cost_of, store.room
+        )
         if not taken:
             return start
         files = [file for unit in taken for file in unit.files]
         watermark = self._watermark(start, files, footers, time_limit)
-        return self._here(self._stream.reached(start, taken), watermark)
+        return self._with_root(self._stream.offset_after(start, taken), watermark)
 
-    def _here(self, offset: ParquetOffset, watermark: Watermark | None = None) -> ParquetOffset:
-        return offset.model_copy(update={"watermark": watermark, "root": self._place.root})
+    def _with_root(
+        self, offset: ParquetOffset, watermark: Watermark | None = None
+    ) -> ParquetOffset:
+        return offset.model_copy(update={"watermark": watermark, "root": self._path.root})
 
     def freeze(self) -> None:
-        """See `SupportsAvailableNow`."""
+        """Ignore files that appear from now on. See `SupportsAvailableNow`."""
         self._stream.freeze()
 
     def backlog(self) -> Mapping[str, Any]:
-        """What waits after the batch that was chosen last, and what is passed over and why.
+        """Return the backlog after the batch that was chosen last, and the skipped files.
 
         See `SupportsBacklog`.
         """
@@ -211,15 +222,15 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
     # --- event time
 
     def _footers(self, limit: EventTimeLimit) -> Callable[[FoundFile], Footer]:
-        """A look at footers that remembers them for as long as one batch is being chosen."""
+        """Return a function that reads footers, and caches them while one batch is chosen."""
         event_time = self.options.event_time if self.streaming else None
         wanted = None if event_time is None else self._schema().field(event_time).type
         cache: dict[str, Footer] = {}
 
         def footer(file: FoundFile) -> Footer:
             if file.path not in cache:
-                path = self._place.absolute(file.path)
-                times, files = self.options.times(), self._place.files
+                path = self._path.absolute(file.path)
+                times, files = self.options.times(), self._path.files
                 cache[file.path] = read_footer(path, event_time, times, wanted, files, limit=limit)
             return cache[file.path]
 
@@ -236,10 +247,12 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
             return None
         name = self.options.event_time
         timed = partial(self._timed, name=name, footers=footers, limit=limit)
-        facts = [*self._place.files.each(timed, files)]
+        facts = [*self._path.files.each(timed, files)]
         times = EventTimes.merge(fact.times for fact in facts)
-        held = next((fact.unknown[:_MOST_HELD] for fact in facts if fact.unknown is not None), None)
-        return self._watermarks.advance(start.watermark, times, limit, held)
+        unknown = next(
+            (fact.unknown[:_LONGEST_PATH] for fact in facts if fact.unknown is not None), None
+        )
+        return self._watermarks.advance(start.watermark, times, limit, unknown)
 
     def _timed(
         self,
@@ -252,40 +265,40 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         if name not in values:
             return footers(file)
         column = self._schema().field(name)
-        path = self._place.absolute(file.path)
+        path = self._path.absolute(file.path)
         time = value_of(values[name], column, path, self.options.time_zone)
         return Footer.timed(0, limit.sort([epoch_ms(time)] if time.is_valid else []))
 
     # --- rows
 
     def plan(self, start: ParquetOffset, end: ParquetOffset) -> Sequence[FilePart]:
-        """See `StreamReader`. Everything is in `end`, or in the state that it names.
+        """Plan the tasks of a batch, from `end` or the state that it names. See `StreamReader`.
 
-        When a batch is planned again, files that have changed meanwhile are looked at.
+        When a batch is planned again, files that have changed meanwhile are reconciled.
         """
         if start == end:
             return []
-        check_place(end, self._place, self.options.moved_from)
-        files = self._books.files(end)
+        check_same_path(end, self._path, self.options.moved_from)
+        files = self._store.files(end)
         if end != self._chosen and self.streaming:
-            files = tuple(self._place.files.each(lambda file: self._as_it_is(file, end), files))
-        state = self._books.state(end)
-        skips = None if state is None else state.inside(FOLDER)
+            files = tuple(self._path.files.each(lambda file: self._reconcile(file, end), files))
+        state = self._store.state_of(end)
+        skipped = None if state is None else state.folder(SKIPPED_FOLDER)
         most = self.options.max_partition_bytes
-        pieces = (piece for file in files for piece in cut(self._whole(file), most))
-        folder = self._place.present_folder()
-        return [FilePart(part, skips, folder) for part in pack(pieces, most)]
+        pieces = (piece for file in files for piece in split_file(self._range_of(file), most))
+        folder = self._path.present_folder()
+        return [FilePart(part, skipped, folder) for part in pack(pieces, most)]
 
-    def _as_it_is(self, file: FoundFile, end: ParquetOffset) -> FoundFile:
-        return as_it_is(
+    def _reconcile(self, file: FoundFile, end: ParquetOffset) -> FoundFile:
+        return reconcile_changed_file(
             file,
-            self._place,
-            was_whole=end.newest is not None,  # version 1 has none, and took what was there
+            self._path,
+            was_checked=end.newest is not None,  # version 1 has none, and did not check files
             fail_on_loss=self.options.fail_on_data_loss,
         )
 
     def read(self, partition: FilePart) -> Iterator[pa.RecordBatch]:
-        """See `StreamReader` and `read_part`."""
+        """Read a part. See `StreamReader` and `read_part`."""
         skip_bad = self.options.bad_files == "skip"
         skip_gone = not self.options.fail_on_data_loss
         rules = ReadRules(
@@ -294,14 +307,14 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
             skip_gone,
             waits=self.streaming,
             times=self.options.times(),
-            files=self._place.files,
+            files=self._path.files,
         )
         return read_part(partition, rules)
 
-    def _whole(self, file: FoundFile) -> FileRange:
+    def _range_of(self, file: FoundFile) -> FileRange:
         values = tuple(self._values(file).items())
         return FileRange(
-            self._place.absolute(file.path),
+            self._path.absolute(file.path),
             0,
             file.size,
             Identity(file.size, file.modified_ns),
@@ -310,7 +323,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         )
 
     def _fingerprint(self, file: FoundFile) -> int | None:
-        """Return what identifies the version of a file that several tasks read.
+        """Return the fingerprint of a file that several tasks read: all must read one version.
 
         A file that one task reads is the same for it as long as it has the same size.
         """
@@ -318,12 +331,12 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         if known is not None or file.size <= self.options.max_partition_bytes:
             return known
         try:
-            return read_end(self._place.absolute(file.path), self._place.files).fingerprint
+            return read_end(self._path.absolute(file.path), self._path.files).fingerprint
         except (FileNotFoundError, PermissionError):
-            return None  # the task says so
+            return None  # the task reports it
 
     def _values(self, file: FoundFile) -> dict[str, str | None]:
-        return {} if self.options.recursive_file_lookup else folder_values(file.path)
+        return {} if self.options.recursive_file_lookup else partition_values(file.path)
 
     def _schema(self) -> pa.Schema:
         if self.schema is None:

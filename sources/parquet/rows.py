@@ -1,12 +1,15 @@
-"""From files to rows: byte ranges on the driver, record batches on executors."""
+"""The rows of files: byte ranges on the driver, record batches on executors."""
 
 from __future__ import annotations
 
 import logging
+import os
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -29,29 +32,38 @@ from krishiv_spark.parquet.footers import (
 from krishiv_spark.parquet.inputs import ParquetInput
 from krishiv_spark.parquet.layout import check_shared
 from krishiv_spark.parquet.ranges import read_row_groups, spans
-from krishiv_spark.parquet.texts import value_of
+from krishiv_spark.parquet.texts import NULL_VALUE, value_of
 from krishiv_spark.runtime.crashes import name_rows
-from krishiv_spark.sources.parquet.skips import Skip, note_skip
+from krishiv_spark.sources.parquet.offset_store import SkippedRange, record_skipped_range
 from krishiv_spark.storage import Files, Folder, Identity
 from krishiv_spark.storage.disk_files import DISK
 
-__all__ = ["FilePart", "FileRange", "ReadRules", "cut", "naming", "read_part"]
+__all__ = [
+    "FilePart",
+    "FileRange",
+    "ReadRules",
+    "name_file",
+    "partition_fields",
+    "partition_values",
+    "read_part",
+    "split_file",
+]
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FileRange:
-    """A part of one file: the row groups whose midpoint lies in a range of bytes.
+    """A part of one file: the row groups whose midpoint is in a range of bytes.
 
     Attributes:
         path: Whole path or URL.
         start: First byte.
         end: Byte after the last one.
-        identity: Of the whole file.
+        identity: Identity of the whole file.
         values: Partition columns and their texts.
-        fingerprint: Of the file's footer (`krishiv_spark.parquet.tails.fingerprint`); None if it
-            is not known.
+        fingerprint: Fingerprint of the file's footer (`krishiv_spark.parquet.tails.fingerprint`);
+            None if it is not known.
     """
 
     path: str
@@ -70,33 +82,34 @@ class FileRange:
 
 @dataclass(frozen=True)
 class FilePart:
-    """What one task reads.
+    """The files, or parts of files, that one task reads.
 
     Attributes:
         ranges: The parts of files.
-        skips: Folder for notes about what is skipped; see `skips`. None for none.
-        folder: Of a disk, where the driver has found something when the batch was planned: a
-            machine without it does not share it. None for a store, or if the driver found nothing.
+        skipped: Folder for notes about skipped data (`record_skipped_range`), None for none.
+        folder: Folder of the files on a disk, if the driver found it when the batch was planned: a
+            machine without it does not share it. None for a store, or if the driver did not find
+            it.
     """
 
     ranges: tuple[FileRange, ...]
-    skips: Folder | None = field(default=None, compare=False)
+    skipped: Folder | None = field(default=None, compare=False)
     folder: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class ReadRules:
-    """How files become rows.
+    """The rules by which files become rows.
 
     Attributes:
-        schema: What to yield. Columns are found by name, if need be whatever their case; one that
-            a file does not have is null.
+        schema: Schema of the batches. Columns are found by name, ignoring case if necessary; a
+            column that a file does not have is null.
         skip_bad: Whether damaged files are skipped.
-        skip_gone: Whether files that are no longer there are skipped.
-        times: How times are read that do not say enough of themselves.
-        files: Of the store that they are in.
+        skip_gone: Whether deleted files are skipped.
+        times: Rules for times that lack a zone or a calendar.
+        files: Files of the store.
         waits: Whether a file that cannot be read, and was written a moment ago, is read again when
-            it is no longer written. A program may write the end of a file before its middle.
+            no program writes it any more. A program may write the end of a file before its middle.
     """
 
     schema: pa.Schema
@@ -107,25 +120,25 @@ class ReadRules:
     files: Files = DISK
 
 
-def cut(whole: FileRange, most: int) -> list[FileRange]:
-    """A file in ranges of at most `most` bytes."""
+def split_file(whole: FileRange, most: int) -> list[FileRange]:
+    """Split a file into ranges of at most `most` bytes."""
     return [replace(whole, start=a, end=b) for a, b in spans(whole.identity.size, most)]
 
 
 def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task. Executor; holds about a page of each column and one batch.
+    """Yield the rows of one task. Executor; needs memory for a page of each column and one batch.
 
-    Of a file in a store, up to 64 MiB of what comes next in it are held besides.
+    For a file in a store, up to 64 MiB of its following bytes are in memory as well.
 
     Raises:
-        BadFileError: If a file is damaged, unless such files are skipped; the rows in front of
-            the damage have been yielded then.
-        GoneError: If a file is no longer there, unless such files are skipped.
-        OptionError: If it is not there since this machine does not share the folder.
-        ChangedError: If a file is no longer what it was when the task was planned.
+        BadFileError: If a file is damaged, unless such files are skipped; the rows before the
+            damage have been yielded then.
+        GoneError: If a file was deleted, unless such files are skipped.
+        OptionError: If a file is missing because this machine does not share the folder.
+        ChangedError: If a file has changed since the task was planned.
         SchemaError: If a file's columns do not fit.
-        UnsupportedFileError: If a file, or a column that is wanted, has a form that is not read
-            here. It is not skipped: the file may be good.
+        UnsupportedFileError: If a file, or a column of the schema, has a form that is not
+            supported. It is not skipped: the file may be good.
     """
     skipped = 0
     for piece in part.ranges:
@@ -135,18 +148,20 @@ def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
                 yield batch
                 rows += batch.num_rows
         except (BadFileError, GoneError) as error:
-            if part.folder is not None:  # or what only this machine has not would be skipped
+            if part.folder is not None:  # a file that only this machine lacks must not be skipped
                 check_shared(part.folder)
             if not (rules.skip_bad if isinstance(error, BadFileError) else rules.skip_gone):
-                raise _advised(error) from error
+                raise _with_advice(error) from error
             _log.warning("skipped: %s", error)
-            note_skip(part.skips, Skip(piece.path, piece.start, piece.end, rows, str(error)))
+            record_skipped_range(
+                part.skipped, SkippedRange(piece.path, piece.start, piece.end, rows, str(error))
+            )
             skipped += 1
     if skipped:
         _log.warning("skipped %d of the %d file ranges of a task", skipped, len(part.ranges))
 
 
-def _advised(error: BadFileError | GoneError) -> BadFileError | GoneError:
+def _with_advice(error: BadFileError | GoneError) -> BadFileError | GoneError:
     if isinstance(error, GoneError):
         return GoneError(
             f"{error}; put it back. The option 'failOnDataLoss' = 'false' continues without it: "
@@ -161,7 +176,7 @@ def _advised(error: BadFileError | GoneError) -> BadFileError | GoneError:
 
 
 def _read_when_written(piece: FileRange, rules: ReadRules) -> Iterator[pa.RecordBatch]:
-    """Read a range; if it is being written, wait and read it again, unless it has given rows."""
+    """Read a range; if it is being written, wait and read it again, unless it has yielded rows."""
     started = False
     try:
         for batch in _read_range(piece, rules):
@@ -182,7 +197,7 @@ def _read_when_written(piece: FileRange, rules: ReadRules) -> Iterator[pa.Record
 def _is_written_later(piece: FileRange, files: Files) -> bool:
     """Wait while a file is being written; return True if it has changed since it was listed.
 
-    An older file is not waited for. Files of stores appear when they are whole.
+    Returns at once for an older file, and in a store, where files appear when they are complete.
     """
     before = piece.identity
     if files.is_remote:
@@ -200,7 +215,7 @@ _QUIET_NS, _MOST_WAIT_NS, _POLL_S = 3_000_000_000, 60_000_000_000, 0.1
 
 
 def _read_range(piece: FileRange, rules: ReadRules) -> Iterator[pa.RecordBatch]:
-    with opened(piece.path, piece.version, rules.files) as file, naming(piece.path):
+    with opened(piece.path, piece.version, rules.files) as file, name_file(piece.path):
         projection = FileProjection.of(file.parquet, piece, rules)
         columns = sorted(set(projection.columns.values()))
         size = piece.identity.size
@@ -210,13 +225,13 @@ def _read_range(piece: FileRange, rules: ReadRules) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class FileProjection:
-    """How the batches of one file become those that are wanted.
+    """A projection of the batches of one file onto a schema.
 
     Attributes:
-        rules: What is wanted.
-        columns: Names of the file's columns, by the wanted ones that they are read as.
+        rules: The rules, with the schema.
+        columns: Names of the file's columns, by the columns of the schema.
         constants: Values of partition columns.
-        corrections: What puts the times of a file's column right.
+        corrections: Functions that correct the times of the file's columns.
     """
 
     rules: ReadRules
@@ -230,17 +245,17 @@ class FileProjection:
 
         Raises:
             SchemaError: If it has a column twice.
-            UnsupportedFileError: If a column that is wanted cannot be read.
+            UnsupportedFileError: If a column of the schema cannot be read.
         """
         values, schema, zone = dict(piece.values), rules.schema, rules.times.zone
-        folders = _found(schema.names, list(values))
+        folders = _match_names(schema.names, list(values))
         stored = [name for name in schema.names if name not in folders]
-        columns = _found(stored, [*file.schema.names, *file.unsupported])
+        columns = _match_names(stored, [*file.schema.names, *file.unsupported])
         check_supported(piece.path, file, columns.values())
-        for name, held in columns.items():
+        for name, column in columns.items():
             is_variant = stands_for(schema.field(name).type) == "variant"
-            if is_variant and has_shredded_variant(file.schema.field(held).type):
-                raise UnsupportedFileError(shredded_text(piece.path, held))
+            if is_variant and has_shredded_variant(file.schema.field(column).type):
+                raise UnsupportedFileError(shredded_text(piece.path, column))
         constants = {
             name: value_of(values[folder], schema.field(name), piece.path, zone)
             for name, folder in folders.items()
@@ -249,33 +264,70 @@ class FileProjection:
         return cls(rules, columns, constants, corrections(file, calendar))
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """One batch of the file in the schema that is wanted."""
-        arrays = {name: self._stored(batch, held) for name, held in self.columns.items()}
+        """Convert a batch of the file to the schema."""
+        arrays = {name: self._corrected(batch, column) for name, column in self.columns.items()}
         for name, value in self.constants.items():
             arrays[name] = pa.repeat(value, batch.num_rows)
-        rows = batch  # of no columns, but so many rows
+        rows = batch  # has the number of rows, if there are no columns
         if arrays:
             rows = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
         return conform(rows, self.rules.schema, fill=True, zone=self.rules.times.zone)
 
-    def _stored(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+    def _corrected(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         column = batch.column(name)
         correction = self.corrections.get(name)
         return column if correction is None else correction(column)
 
 
-def _found(wanted: Sequence[str], held: Sequence[str]) -> dict[str, str]:
-    """The names that are meant by those wanted ones that are there."""
-    pairs = zip(wanted, places(wanted, held), strict=True)
-    return {name: held[place] for name, place in pairs if place is not None}
+def _match_names(wanted: Sequence[str], stored: Sequence[str]) -> dict[str, str]:
+    """Return the stored name for each wanted name that has one."""
+    pairs = zip(wanted, places(wanted, stored), strict=True)
+    return {name: stored[index] for name, index in pairs if index is not None}
 
 
 @contextmanager
-def naming(path: str) -> Iterator[None]:
-    """Name the file in what is wrong with its columns."""
+def name_file(path: str) -> Iterator[None]:
+    """Name the file in errors of its columns."""
     try:
         yield
     except SchemaError as error:
         if str(error).startswith(path):
             raise
         raise SchemaError(f"{path}: {error}") from error
+
+
+# --- partition columns: names and texts in the folders of a path
+
+# Any number of so many digits fits into 64 bits.
+_INTEGER = re.compile(r"[+-]?\d{1,18}")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def partition_values(path: str) -> dict[str, str | None]:
+    """Return the partition columns in a relative path, outermost first; None for Hive's null."""
+    pairs = (part.partition("=") for part in path.split("/")[:-1])
+    return {
+        unquote(name): None if value == NULL_VALUE else unquote(value)
+        for name, equals, value in pairs
+        if equals and name
+    }
+
+
+def partition_fields(paths: Iterable[str]) -> list[pa.Field]:
+    """Return the partition columns of many files and their types.
+
+    A column whose values are all whole numbers is an int64, one whose values are all dates
+    (``2013-01-01``) a date, and any other a string. Nulls do not count.
+    """
+    texts: dict[str, set[str | None]] = {}
+    for folder in {os.path.dirname(path) for path in paths}:
+        for name, text in partition_values(f"{folder}/").items():
+            texts.setdefault(name, set()).add(text)
+    return [pa.field(name, _type_of(found - {None})) for name, found in sorted(texts.items())]
+
+
+def _type_of(texts: set[str | None]) -> pa.DataType:
+    for pattern, kind in ((_INTEGER, pa.int64()), (_DATE, pa.date32())):
+        if texts and all(pattern.fullmatch(text or "") for text in texts):
+            return kind
+    return pa.string()

@@ -7,9 +7,9 @@ from krishiv_spark.sources.chain.position import ChainOffset
 from krishiv_spark.sources.iceberg.position import IcebergOffset, StreamingOffset
 from krishiv_spark.sources.kafka.offset import KafkaOffset
 from krishiv_spark.sources.memory.reader import MemoryOffset
-from krishiv_spark.sources.parquet.places import FoundFile
+from krishiv_spark.sources.parquet.listing import FoundFile
+from krishiv_spark.sources.parquet.offset import IdBlock
 from krishiv_spark.sources.parquet.reader import ParquetOffset
-from krishiv_spark.sources.parquet.seen import Block
 from krishiv_spark.testing import OffsetConformance
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"
@@ -35,7 +35,7 @@ class TestParquetOffset(OffsetConformance):
             ParquetOffset(epochs={"b": 1, "a": 2}, watermark=Watermark(ms=1, held="why")),
             ParquetOffset(
                 files_in="0f" * 16,
-                seen_in=(Block("1e" * 16, 900),),
+                seen_in=(IdBlock("1e" * 16, 900),),
                 newest=7,
                 epochs_in="2d" * 16,
                 stream="s",

@@ -22,7 +22,7 @@ from krishiv_spark.errors import StorageError
 from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.parquet.position import ParquetOffset
+from krishiv_spark.sources.parquet.offset import ParquetOffset
 from krishiv_spark.sources.parquet.reader import ParquetReader
 from krishiv_spark.storage import Storage, StoreUrl, patience
 from servers.forwarding import Message, forwarding

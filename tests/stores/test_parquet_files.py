@@ -18,8 +18,7 @@ from krishiv_spark.offsets import open_log
 from krishiv_spark.parquet.footers import ChangedError
 from krishiv_spark.parquet.names import DataFile, query_tag
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet.listing import scan
-from krishiv_spark.sources.parquet.places import Place
+from krishiv_spark.sources.parquet.listing import SourcePath, scan
 from krishiv_spark.storage import Storage, StoreUrl
 
 
@@ -291,7 +290,7 @@ def test_pages_of_objects_that_do_not_count_are_passed_by_at_once(store, objects
             yield page
 
     monkeypatch.setattr(object_files.ObjectFiles, "_pages", count)
-    place = Place.of(objects.url, Storage.of(objects.options))
+    place = SourcePath.parse(objects.url, Storage.of(objects.options))
     assert sorted(scan(place).paths) == [f"day={n}/a.parquet" for n in range(7)]
     assert len(pages) == 1 + 2
 
@@ -311,7 +310,7 @@ def test_a_store_that_passes_over_the_offset_is_listed_all_the_same(store, objec
     for number in range(12):
         objects.put(f"_hidden/{number:02}", b"x")
     objects.numbers("day=1/a.parquet", 1)
-    place = Place.of(objects.url, Storage.of(objects.options))
+    place = SourcePath.parse(objects.url, Storage.of(objects.options))
     assert scan(place).paths == ["day=1/a.parquet"]
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.parquet.footers import file_schema, read_footer
-from krishiv_spark.sources.parquet.rows import FilePart, FileRange, ReadRules, cut, read_part
+from krishiv_spark.sources.parquet.rows import FilePart, FileRange, ReadRules, read_part, split_file
 from krishiv_spark.storage.disk_files import DISK
 
 CODECS = ("none", "snappy", "gzip", "zstd", "lz4", "brotli")
@@ -148,7 +148,7 @@ def read(path):
     schema = file_schema(path)
     count = 0
     whole = FileRange(path, 0, identity.size, identity)
-    for part in (FilePart((whole,)), FilePart(tuple(cut(whole, 1 + identity.size // 3)))):
+    for part in (FilePart((whole,)), FilePart(tuple(split_file(whole, 1 + identity.size // 3)))):
         count = 0
         for batch in read_part(part, ReadRules(schema)):
             batch.validate()

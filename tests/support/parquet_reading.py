@@ -12,7 +12,7 @@ from krishiv_spark.parquet.layout import log_folder, staged_folder
 from krishiv_spark.parquet.names import DataFile, query_tag
 from krishiv_spark.sinks.parquet.values import StagedFile, StagedFiles, counted
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.parquet.books import Bounds
+from krishiv_spark.sources.parquet.offset_store import OffsetLimits
 from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader, ParquetSourceOptions
 
 HOUR_NS = 3_600_000_000_000
@@ -140,7 +140,7 @@ class Publisher:
 class Forgetful(ParquetReader):
     """A reader whose offsets hold nothing by themselves: all is in files of state."""
 
-    bounds = Bounds(files=0, ids=0, epochs=2)
+    limits = OffsetLimits(files=0, ids=0, epochs=2)
 
     def initial(self):
         """The id of its state is not random, so that its first offset has one text."""

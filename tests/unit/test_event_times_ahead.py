@@ -20,7 +20,7 @@ from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.chain.options import ChainOptions
 from krishiv_spark.sources.memory.handle import memory_source
 from krishiv_spark.sources.memory.reader import MemoryReader, MemorySourceOptions
-from krishiv_spark.sources.parquet.position import ParquetOffset
+from krishiv_spark.sources.parquet.offset import ParquetOffset
 from krishiv_spark.sources.parquet.reader import ParquetReader, ParquetSourceOptions
 
 DAY = 86_400_000

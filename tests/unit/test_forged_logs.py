@@ -35,7 +35,7 @@ from krishiv_spark.sinks.parquet.vacuum import orphans, remove, unused_state
 from krishiv_spark.sinks.parquet.values import StagedFiles
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.parquet.position import ParquetOffset
+from krishiv_spark.sources.parquet.offset import ParquetOffset
 from krishiv_spark.sources.parquet.reader import ParquetReader, ParquetSourceOptions
 from krishiv_spark.storage.paths import check_file_name, check_name_within
 
@@ -458,7 +458,7 @@ def test_the_folder_of_the_table_may_be_reached_through_a_link(table, tmp_path):
 
 
 def test_state_of_a_source_is_not_kept_through_a_link(table, victim):
-    from krishiv_spark.sources.parquet.state import StatePlace, StreamState
+    from krishiv_spark.sources.parquet.offset_store import StateLocation, StreamState
     from krishiv_spark.storage import StoreUrl
 
     (table / "_krishiv_sources").mkdir()
@@ -467,7 +467,7 @@ def test_state_of_a_source_is_not_kept_through_a_link(table, victim):
     for path in victim.rglob("*"):
         os.utime(path, (1, 1))
     aged = contents(victim)
-    state = StreamState(StatePlace(StoreUrl.parse(str(table)) / "_krishiv_sources"), "s")
+    state = StreamState(StateLocation(StoreUrl.parse(str(table)) / "_krishiv_sources"), "s")
     with pytest.raises(StorageError, match="is a link"):
         state.keep({"precious.db"})
     assert contents(victim) == aged

@@ -7,7 +7,7 @@ from krishiv_spark.errors import StorageError
 from krishiv_spark.parquet.identity import Pointer, write_pointer
 from krishiv_spark.parquet.layout import META
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet import epochs
+from krishiv_spark.sources.parquet import sink_epochs
 from krishiv_spark.storage.disk import DiskFolder
 
 
@@ -78,14 +78,14 @@ def test_a_folder_that_goes_away_while_it_is_listed_has_lost_nothing(
     source = reader(mount.folder, failOnDataLoss=fail)
     found, end = drain(source)
     query.publish(1, 2)
-    looked = epochs.Epochs.look
+    looked = sink_epochs.SinkEpochs.refresh
 
     def look(self):
         looked(self)
         mount.remove()
         monkeypatch.undo()
 
-    monkeypatch.setattr(epochs.Epochs, "look", look)
+    monkeypatch.setattr(sink_epochs.SinkEpochs, "refresh", look)
     with pytest.raises(StorageError, match="disappeared while files were listed"):
         source.latest(end, UNLIMITED)
     mount.bring_back()

@@ -21,17 +21,17 @@ from parquet_reading import (
 from sink_life import Job, Life, dies_at
 from sink_life import rows as ids
 
-from krishiv_spark.errors import DataLossError
+from krishiv_spark.errors import DataLossError, LogError
 from krishiv_spark.offsets import Start
 from krishiv_spark.parquet.identity import Pointer, write_pointer
 from krishiv_spark.parquet.layout import META, log_folder
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet import epochs
-from krishiv_spark.sources.parquet.places import FoundFile
+from krishiv_spark.sources.parquet import sink_epochs
+from krishiv_spark.sources.parquet.listing import FoundFile
+from krishiv_spark.sources.parquet.offset import ReadFileIds
 from krishiv_spark.sources.parquet.reader import ParquetOffset
-from krishiv_spark.sources.parquet.seen import Seen
 from krishiv_spark.storage.disk import DiskFolder
 
 APPEND = OutputMode.APPEND
@@ -113,7 +113,7 @@ def test_files_that_were_copied_without_their_log_are_files_like_any_other(tmp_p
 
 def test_a_query_that_begins_during_the_listing_waits(tmp_path, query, monkeypatch):
     """What it publishes between our look at the tables and the listing is left for later."""
-    listed = epochs.Epochs.note
+    listed = sink_epochs.SinkEpochs.add_tables
 
     def note(self, paths):
         if not (tmp_path / "_krishiv").exists():
@@ -123,7 +123,7 @@ def test_a_query_that_begins_during_the_listing_waits(tmp_path, query, monkeypat
 
     source = reader(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(epochs.Epochs, "note", note)
+        patch.setattr(sink_epochs.SinkEpochs, "add_tables", note)
         assert source.latest(FIRST, UNLIMITED) == FIRST
     assert names(source.latest(FIRST, UNLIMITED)) == query.paths
 
@@ -131,7 +131,7 @@ def test_a_query_that_begins_during_the_listing_waits(tmp_path, query, monkeypat
 def test_epochs_that_become_visible_during_the_listing_wait(tmp_path, query, monkeypatch):
     query.publish(0)
     first = query.paths
-    noted = epochs.Epochs.note
+    noted = sink_epochs.SinkEpochs.add_tables
 
     def note(self, paths):
         query.publish(1)
@@ -140,7 +140,7 @@ def test_epochs_that_become_visible_during_the_listing_wait(tmp_path, query, mon
         return noted(self, paths)
 
     source = reader(tmp_path)
-    monkeypatch.setattr(epochs.Epochs, "note", note)
+    monkeypatch.setattr(sink_epochs.SinkEpochs, "add_tables", note)
     assert names(source.latest(FIRST, UNLIMITED)) == first
 
 
@@ -276,14 +276,14 @@ def test_what_was_read_may_go(tmp_path, query):
 def test_a_file_that_a_listing_passes_over_is_found_all_the_same(tmp_path, query, monkeypatch):
     """As NFS may do where a folder changes while it is read."""
     query.publish(0, 3)
-    noted = epochs.Epochs.note
+    noted = sink_epochs.SinkEpochs.add_tables
 
     def note(self, paths):
         paths.remove(query.paths[1])
         monkeypatch.undo()
         return noted(self, paths)
 
-    monkeypatch.setattr(epochs.Epochs, "note", note)
+    monkeypatch.setattr(sink_epochs.SinkEpochs, "add_tables", note)
     assert names(reader(tmp_path).latest(FIRST, UNLIMITED)) == query.paths
 
 
@@ -300,7 +300,7 @@ def test_an_epoch_that_an_earlier_version_has_read_in_part_is_read_to_its_end(tm
 
 
 def _seen(path):
-    return Seen().adding([FoundFile(path, 1, NOON)]).recent
+    return ReadFileIds().union([FoundFile(path, 1, NOON)]).recent
 
 
 def test_what_an_earlier_version_has_read_below_a_glob_is_not_read_again(tmp_path):
@@ -459,4 +459,14 @@ def test_the_text_of_many_epochs_does_not_grow_with_them(tmp_path):
     put(tmp_path, "b.parquet")
     for again in (source, reader(tmp_path)):
         following = again.latest(reloaded(end), UNLIMITED)
-        assert again._books.epochs(following) == many
+        assert again._store.epochs(following) == many
+
+
+def test_an_intent_that_names_a_file_of_another_epoch_is_an_error(tmp_path):
+    query = Publisher(tmp_path).publish(0)
+    foreign = query.item
+    query.stage(1)
+    query.item = foreign
+    query.intend().finish()
+    with pytest.raises(LogError, match=r"of epoch 1 .* names .* not a file of"):
+        batches(reader(tmp_path))

@@ -29,8 +29,8 @@ from krishiv_spark.errors import DataLossError
 from krishiv_spark.offsets import Start
 from krishiv_spark.parquet.footers import ChangedError
 from krishiv_spark.sources.base import UNLIMITED, Limit
+from krishiv_spark.sources.parquet.offset_store import SkippedRange, record_skipped_range
 from krishiv_spark.sources.parquet.reader import ParquetOffset
-from krishiv_spark.sources.parquet.skips import Skip, note_skip
 from krishiv_spark.storage.disk import DiskFolder
 
 MANY = list(range(1000))
@@ -288,7 +288,7 @@ def test_a_file_that_was_gone_is_skipped_and_shown(tmp_path):
 
 def test_a_folder_for_notes_that_cannot_be_written_is_no_reason_to_fail(tmp_path, caplog):
     (tmp_path / "file").touch()
-    note_skip(DiskFolder(tmp_path / "file"), Skip("a", 0, 1, 0, "why"))
+    record_skipped_range(DiskFolder(tmp_path / "file"), SkippedRange("a", 0, 1, 0, "why"))
     assert "could not be recorded" in caplog.text
 
 

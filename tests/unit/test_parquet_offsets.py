@@ -28,10 +28,10 @@ from parquet_reading import (
 from krishiv_spark.errors import OffsetError, OptionError
 from krishiv_spark.offsets import Start
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet.places import FoundFile
+from krishiv_spark.sources.parquet.listing import FoundFile
+from krishiv_spark.sources.parquet.offset import IdBlock, ReadFileIds, file_id
+from krishiv_spark.sources.parquet.offset_store import StateLocation, StreamState
 from krishiv_spark.sources.parquet.reader import ParquetOffset
-from krishiv_spark.sources.parquet.seen import Block, Seen, file_id
-from krishiv_spark.sources.parquet.state import StatePlace, StreamState
 from krishiv_spark.storage import StoreUrl
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"
@@ -58,7 +58,7 @@ def fill(folder, count, first=0, *, at=NOON):
 def test_the_text_of_an_offset_never_changes():
     offset = ParquetOffset(
         files=(FoundFile("day=2013-01-01/a.parquet", 12, NOON),),
-        seen=Seen().adding([FoundFile("a.parquet", 1, NOON)]).recent,
+        seen=ReadFileIds().union([FoundFile("a.parquet", 1, NOON)]).recent,
         newest=NOON,
         epochs={"0123456789ab": 4},
     )
@@ -94,8 +94,8 @@ def test_an_offset_survives_its_text(files, newest, epochs, name):
     offset = ParquetOffset(
         files=tuple(files),
         files_in=name,
-        seen=Seen().adding(files).recent,
-        seen_in=() if name is None else (Block(name, len(files)),),
+        seen=ReadFileIds().union(files).recent,
+        seen_in=() if name is None else (IdBlock(name, len(files)),),
         newest=newest,
         epochs=epochs,
         epochs_in=name,
@@ -106,7 +106,7 @@ def test_an_offset_survives_its_text(files, newest, epochs, name):
 
 def test_ids_do_not_depend_on_the_process():
     code = (
-        "from krishiv_spark.sources.parquet.seen import *;print(file_id('day=1/\\u00e9.parquet'))"
+        "from krishiv_spark.sources.parquet.offset import *;print(file_id('day=1/\\u00e9.parquet'))"
     )
     printed = {
         subprocess.run(
@@ -123,7 +123,7 @@ def test_ids_do_not_depend_on_the_process():
 @pytest.mark.parametrize("text", ["AAAA", "not base64", "AAAAAAAAAAA"])
 def test_a_damaged_set_is_named(text):
     with pytest.raises(OffsetError, match="seen"):
-        Seen.load({"1": text}, (), None)
+        ReadFileIds.load({"1": text}, (), None)
 
 
 def test_the_text_does_not_depend_on_the_order_of_the_folder(tmp_path):
@@ -147,15 +147,15 @@ rounds = st.lists(
 @given(rounds)
 def test_the_set_of_read_files_is_exact_wherever_it_is_kept(tmp_path_factory, steps):
     """What is read stays read; only what is gone and too old may be forgotten."""
-    state = StreamState(StatePlace(StoreUrl.parse(str(tmp_path_factory.mktemp("state")))), "s")
-    seen, everything, present = Seen(), {}, set()
+    state = StreamState(StateLocation(StoreUrl.parse(str(tmp_path_factory.mktemp("state")))), "s")
+    seen, everything, present = ReadFileIds(), {}, set()
     for files, is_stored, day in steps:
-        seen = seen.adding(files)
+        seen = seen.union(files)
         everything |= {file.path: file.modified_ns for file in files}
         floor = None if day is None else day * DAY_NS
         if is_stored:
             present = set(sorted(everything)[::2])
-            seen = seen.stored(state, floor, lambda there=present: there)
+            seen = seen.move_to_block(state, floor, lambda there=present: there)
             dropped = (
                 set()
                 if floor is None
@@ -166,12 +166,12 @@ def test_the_set_of_read_files_is_exact_wherever_it_is_kept(tmp_path_factory, st
                 }
             )
             kept = everything.keys() - dropped
-            assert set(seen.lacks(sorted(everything))) <= dropped
+            assert set(seen.filter_unread(sorted(everything))) <= dropped
             everything = {path: everything[path] for path in kept}
-        again = Seen.load(seen.recent, seen.blocks, state)
+        again = ReadFileIds.load(seen.recent, seen.blocks, state)
         assert again.recent == seen.recent
         for one in (seen, again):
-            assert one.lacks([*sorted(everything), "never"]) == ["never"]
+            assert one.filter_unread([*sorted(everything), "never"]) == ["never"]
     sizes = [block.size for block in seen.blocks]
     assert sizes == sorted(sizes, reverse=True)
 
@@ -330,7 +330,7 @@ def test_a_state_location_on_another_file_system_is_refused(tmp_path):
 
 def test_a_state_location_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch):
     put(tmp_path, "a.parquet")
-    monkeypatch.setattr(StatePlace, "is_writable", lambda _: False)  # root may write anywhere
+    monkeypatch.setattr(StateLocation, "is_writable", lambda _: False)  # root may write anywhere
     with pytest.raises(OptionError, match="'stateLocation' /nowhere cannot be written"):
         reader(tmp_path, stateLocation="/nowhere").latest(FIRST, UNLIMITED)
 
@@ -374,7 +374,7 @@ def test_what_is_too_much_for_an_offset_asks_for_a_place_and_loses_nothing(
     fill(folder, 3200)
     source, ends = reader(folder), [FIRST]
     with monkeypatch.context() as patch:
-        patch.setattr(StatePlace, "is_writable", lambda _: False)  # root may write anywhere
+        patch.setattr(StateLocation, "is_writable", lambda _: False)  # root may write anywhere
         with pytest.raises(OptionError, match=r"'stateLocation'.*nothing is lost"):
             reader(folder).resolve(Start(at="latest"))
         with pytest.raises(OptionError, match="'stateLocation'"):
@@ -408,7 +408,7 @@ def test_offsets_of_version_1_go_on(tmp_path):
         "files": [list(file) for file in known[-3:]],
         "floor": NOON - 7 * DAY_NS,
         "kind": "parquet",
-        "seen": Seen().adding(known).recent,
+        "seen": ReadFileIds().union(known).recent,
         "v": 1,
     }
     start = ParquetOffset.from_dict(old)

@@ -21,10 +21,8 @@ from parquet_reading import (
 from krishiv_spark.errors import OptionError
 from krishiv_spark.offsets import Start
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet import checking
-from krishiv_spark.sources.parquet import stream as folder_stream
-from krishiv_spark.sources.parquet.listing import find_files
-from krishiv_spark.sources.parquet.places import Place
+from krishiv_spark.sources.parquet import completeness, folder_stream
+from krishiv_spark.sources.parquet.listing import SourcePath, find_files
 
 
 def passed_over(source):
@@ -106,7 +104,7 @@ def test_every_name_that_spark_takes_for_parquet_is_read(tmp_path):
     for number, name in enumerate([*taken, "_hidden.parquet", ".hidden"]):
         put(tmp_path, name, [number])
     assert drain(reader(tmp_path))[0] == list(range(6))
-    assert sorted(file.path for file in find_files(Place(str(tmp_path)))) == sorted(taken)
+    assert sorted(file.path for file in find_files(SourcePath(str(tmp_path)))) == sorted(taken)
 
 
 def test_other_names_are_counted_and_what_is_no_parquet_waits(tmp_path, caplog):
@@ -129,7 +127,7 @@ def test_other_names_are_counted_and_what_is_no_parquet_waits(tmp_path, caplog):
 def test_a_file_that_may_not_be_read_is_counted_and_read_when_it_may(tmp_path, monkeypatch):
     put(tmp_path, "a.parquet")
     put(tmp_path, "b.parquet")
-    looked = checking.read_end
+    looked = completeness.read_end
 
     def look(path, files):
         if path.endswith("a.parquet"):
@@ -138,7 +136,7 @@ def test_a_file_that_may_not_be_read_is_counted_and_read_when_it_may(tmp_path, m
 
     source = reader(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(checking, "read_end", look)
+        patch.setattr(completeness, "read_end", look)
         end = source.latest(FIRST, UNLIMITED)
         assert names(end) == ["b.parquet"]
         assert passed_over(source) == {"may_not_be_read": one("a.parquet")}
@@ -149,7 +147,7 @@ def test_a_disk_that_fails_is_no_reason_to_pass_a_file_over(tmp_path, monkeypatc
     taken = ["a.parquet", "b.parquet", "c.parquet"]
     for name in taken:
         put(tmp_path, name)
-    looked = checking.read_end
+    looked = completeness.read_end
 
     def look(path, files):
         if path.endswith("b.parquet"):
@@ -158,14 +156,14 @@ def test_a_disk_that_fails_is_no_reason_to_pass_a_file_over(tmp_path, monkeypatc
 
     source = reader(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(checking, "read_end", look)
+        patch.setattr(completeness, "read_end", look)
         with pytest.raises(OSError, match="Input/output"):
             source.latest(FIRST, UNLIMITED)
     assert names(source.latest(FIRST, UNLIMITED)) == taken
 
 
 def test_many_files_that_are_put_aside_take_turns(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_stream, "_LOOKS_AGAIN", 3)
+    monkeypatch.setattr(folder_stream, "_RECHECKS", 3)
     put(tmp_path, "z.parquet")
     source = reader(tmp_path)
     end = source.latest(FIRST, UNLIMITED)
@@ -190,16 +188,16 @@ def test_a_link_that_leads_back_is_refused_by_its_name(tmp_path):
     (tmp_path / "k=1").mkdir()
     (tmp_path / "k=1" / "k=2").symlink_to(tmp_path / "k=1")
     with pytest.raises(OptionError, match="s/up is a link to a folder that contains it"):
-        find_files(Place(str(tmp_path / "s")), recursive=True)
+        find_files(SourcePath(str(tmp_path / "s")), recursive=True)
     with pytest.raises(OptionError, match="k=2 is a link to a folder that contains it"):
-        find_files(Place(str(tmp_path)))
+        find_files(SourcePath(str(tmp_path)))
 
 
 def test_other_links_are_followed(tmp_path):
     put(tmp_path, "data/1.parquet")
     (tmp_path / "k=1").symlink_to("data")
     (tmp_path / "2.parquet").symlink_to("data/1.parquet")
-    assert sorted(file.path for file in find_files(Place(str(tmp_path)))) == [
+    assert sorted(file.path for file in find_files(SourcePath(str(tmp_path)))) == [
         "2.parquet",
         "k=1/1.parquet",
     ]
@@ -227,7 +225,7 @@ def test_while_a_batch_waits_the_folder_is_not_listed_each_time(tmp_path, monkey
 
 
 def test_names_of_files_that_were_removed_are_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr("krishiv_spark.sources.parquet.standing._FEW", 10)
+    monkeypatch.setattr("krishiv_spark.sources.parquet.file_index._FEW", 10)
     source, end = reader(tmp_path), FIRST
     for turn in range(6):
         for number in range(20):
@@ -235,6 +233,6 @@ def test_names_of_files_that_were_removed_are_forgotten(tmp_path, monkeypatch):
         end = source.latest(end, UNLIMITED)
         for path in tmp_path.glob("*.parquet"):
             path.unlink()
-    assert len(source._stream._standing.known) <= 40
+    assert len(source._stream._index.known) <= 40
     put(tmp_path, "0-0.parquet", at=NOON)
     assert source.latest(end, UNLIMITED) == end

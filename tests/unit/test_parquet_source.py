@@ -24,12 +24,10 @@ from parquet_reading import (
 from krishiv_spark.errors import OptionError
 from krishiv_spark.offsets import Start
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet.listing import find_files
-from krishiv_spark.sources.parquet.places import FoundFile, Place
+from krishiv_spark.sources.parquet.listing import FoundFile, SourcePath, find_files
+from krishiv_spark.sources.parquet.offset_store import StreamState
 from krishiv_spark.sources.parquet.reader import ParquetOffset
-from krishiv_spark.sources.parquet.state import StreamState
-from krishiv_spark.sources.parquet.units import Origin, ReadUnit
-from krishiv_spark.sources.parquet.waiting import Waiting
+from krishiv_spark.sources.parquet.unread_files import Origin, ReadUnit, UnreadFiles
 
 # --- what is read, and when
 
@@ -262,12 +260,12 @@ def test_epochs_keep_their_order_whatever_their_times(triples, newest_first):
         ReadUnit((FoundFile(f"{tag}{epoch}", 1, at),), Origin(tag, epoch), tag)
         for tag, epoch, at in sorted(triples)
     ]
-    waiting = Waiting(newest_first=newest_first)
+    waiting = UnreadFiles(newest_first=newest_first)
     for unit in found:
         waiting.add(unit)
     assert (waiting.files, waiting.bytes) == (len(found), len(found))
     ordered = [waiting.pop().origin for _ in found]
-    assert (waiting.head(), waiting.files, waiting.bytes) == (None, 0, 0)
+    assert (waiting.peek(), waiting.files, waiting.bytes) == (None, 0, 0)
     for tag in "ab":
         own = [epoch for name, epoch in ordered if name == tag]
         assert own == sorted(own)
@@ -278,7 +276,7 @@ def test_epochs_keep_their_order_whatever_their_times(triples, newest_first):
 
 
 def listed(path, **options):
-    place = Place.of(str(path))
+    place = SourcePath.parse(str(path))
     found = find_files(place, **options)
     assert all(os.path.isfile(place.absolute(file.path)) for file in found)
     return sorted(file.path for file in found)
@@ -318,7 +316,11 @@ def test_folders_are_walked_when_they_are_partitions_or_on_demand(tmp_path):
 def test_a_file_or_url_may_be_named(tmp_path):
     path = put(tmp_path, "a.data", [5])
     assert rows(reader(path), FIRST, reader(path).latest(FIRST, UNLIMITED)) == [5]
-    assert Place.of(f"file:{tmp_path}") == Place.of(f"file://{tmp_path}") == Place(str(tmp_path))
+    assert (
+        SourcePath.parse(f"file:{tmp_path}")
+        == SourcePath.parse(f"file://{tmp_path}")
+        == SourcePath(str(tmp_path))
+    )
 
 
 def test_globs_match_files_and_folders(tmp_path):

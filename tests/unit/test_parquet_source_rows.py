@@ -24,9 +24,15 @@ from krishiv_spark.parquet.footers import (
 )
 from krishiv_spark.parquet.ranges import pack
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.parquet.folders import folder_values
 from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader, ParquetSourceOptions
-from krishiv_spark.sources.parquet.rows import FilePart, FileRange, ReadRules, cut, read_part
+from krishiv_spark.sources.parquet.rows import (
+    FilePart,
+    FileRange,
+    ReadRules,
+    partition_values,
+    read_part,
+    split_file,
+)
 
 NOON = 1_700_000_000_000_000_000
 FIRST = ParquetOffset()
@@ -75,7 +81,7 @@ def test_row_groups_fall_into_exactly_one_range(tmp_path):
     schema = file_schema(str(path))
     size = path.stat().st_size
     for most in (1, 7, 100, size // 3, size - 1, size, size + 1):
-        parts = pack(cut(whole(path), most), most)
+        parts = pack(split_file(whole(path), most), most)
         rules = ReadRules(schema)
         batches = [batch for part in parts for batch in read_part(FilePart(part), rules)]
         assert sorted(n for batch in batches for n in batch["n"].to_pylist()) == list(range(1000))
@@ -83,7 +89,7 @@ def test_row_groups_fall_into_exactly_one_range(tmp_path):
 
 @given(st.integers(1, 10_000), st.integers(1, 3_000))
 def test_ranges_cover_a_file_without_overlap(size, most):
-    pieces = cut(FileRange("a", 0, size, Identity(size, 0)), most)
+    pieces = split_file(FileRange("a", 0, size, Identity(size, 0)), most)
     assert [piece.start for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
     assert pieces[-1].end == size
     assert all(piece.end - piece.start <= most for piece in pieces)
@@ -218,7 +224,7 @@ def test_any_partition_value_is_read_back(values):
         return "".join(f"%{byte:02X}" for byte in text.encode())
 
     path = "".join(f"{escaped(name)}={escaped(value)}/" for name, value in values.items())
-    assert folder_values(path + "a.parquet") == values
+    assert partition_values(path + "a.parquet") == values
 
 
 def test_columns_are_pruned_and_unknown_ones_named(tmp_path):

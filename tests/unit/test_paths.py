@@ -9,7 +9,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.sinks.parquet.kinds import kind_of
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
-from krishiv_spark.sources.parquet.places import Place
+from krishiv_spark.sources.parquet.listing import SourcePath
 from krishiv_spark.storage.paths import local_path, url_scheme
 
 ELSEWHERE = (
@@ -53,7 +53,7 @@ def test_a_warehouse_refuses_it_before_any_row(tmp_path, monkeypatch, text):
 )
 def test_source_and_sink_refuse_a_place_that_is_no_place_before_any_row(text, said):
     with pytest.raises(OptionError, match=said):
-        Place.of(text)
+        SourcePath.parse(text)
     sink = ParquetSinkOptions.parse({"path": text}, "krishiv-parquet")
     with pytest.raises(OptionError, match=f"{said}|is a whole bucket"):
         _ = kind_of(sink).log_location("q")
@@ -75,7 +75,7 @@ def test_source_and_sink_refuse_a_place_that_is_no_place_before_any_row(text, sa
     ],
 )
 def test_a_source_finds_its_place_in_every_store(text, root, pattern):
-    place = Place.of(text)
+    place = SourcePath.parse(text)
     assert (place.root, place.pattern) == (root, pattern)
 
 

@@ -35,8 +35,8 @@ from krishiv_spark.parquet.footers import read_footer
 from krishiv_spark.parquet.partitions import split
 from krishiv_spark.parquet.texts import value_of
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.parquet.folders import folder_values
 from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader, ParquetSourceOptions
+from krishiv_spark.sources.parquet.rows import partition_values
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "values"
 
@@ -139,7 +139,7 @@ def test_a_partition_is_the_same_value_for_spark_in_every_session_and_for_us(wan
     values = PARTITIONS[wanted]
     field = pa.field("p", values.type)
     for name, rows in split(pa.table({"p": values, "x": values}), ["p"]):
-        text = folder_values(f"{name}/a.parquet")["p"]
+        text = partition_values(f"{name}/a.parquet")["p"]
         found = value_of(text, field, f"/t/{name}/a.parquet", "Asia/Tokyo")
         spark = array_of([FOLDERS["read"][wanted][name]], values.type)
         for value in rows["x"].combine_chunks():
@@ -153,7 +153,7 @@ def test_times_in_folders_of_spark_are_of_the_zone_that_the_option_names(zone):
     field = pa.field("p", UTC)
     for name, micros in FOLDERS["written"][zone].items():
         path = f"/t/{name}/part-00000-0b6f.snappy.parquet"
-        text = folder_values(f"{name}/a.parquet")["p"]
+        text = partition_values(f"{name}/a.parquet")["p"]
         if text.startswith("+"):  # Arrow knows no years of five digits
             continue
         assert value_of(text, field, path, zone).value == micros

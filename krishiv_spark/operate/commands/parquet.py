@@ -72,13 +72,13 @@ _PLACE = click.argument("place", metavar="PATH", callback=_placed)
 def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -> None:
     """Show the data that streams skipped while they read files in PATH, with the reasons."""
     from krishiv_spark.parquet.layout import SOURCES
-    from krishiv_spark.sources.parquet.skips import all_skips
+    from krishiv_spark.sources.parquet.offset_store import all_skipped_ranges
 
     usual = place if isinstance(place, StoreUrl) else StoreUrl.parse(str(place.absolute()))
     lines = []
     with suppress(FileNotFoundError):
         where = usual / SOURCES if state is None else StoreUrl.parse(state)
-        for stream, skip in all_skips(where, storage_of(given).also_at(where)):
+        for stream, skip in all_skipped_ranges(where, storage_of(given).also_at(where)):
             of_file = f"{skip.path}, bytes {skip.start} to {skip.end}"
             lines.append(f"stream {stream}: {of_file}: after {skip.rows} rows: {skip.reason}")
     say_lines(lines, f"no skipped data is recorded for {place}")

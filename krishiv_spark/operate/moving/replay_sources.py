@@ -166,11 +166,10 @@ class SourceCheck:
     # --- krishiv-parquet
 
     def _ask_files(self, source: str, text: str) -> str:
-        from krishiv_spark.sources.parquet.books import Books
-        from krishiv_spark.sources.parquet.listing import found
+        from krishiv_spark.sources.parquet.listing import SourcePath, describe_files
+        from krishiv_spark.sources.parquet.offset import ParquetOffset
+        from krishiv_spark.sources.parquet.offset_store import OffsetStore
         from krishiv_spark.sources.parquet.options import ParquetSourceOptions
-        from krishiv_spark.sources.parquet.places import Place
-        from krishiv_spark.sources.parquet.position import ParquetOffset
 
         stands = ParquetOffset.from_json(text)
         offsets = [ParquetOffset.from_json(each) for each in self._later(source)]
@@ -180,11 +179,11 @@ class SourceCheck:
         if path is None:
             raise OptionError("its offsets do not name its folder: give it with -s path=…")
         options = ParquetSourceOptions.parse({**own, "path": path}, "krishiv-spark replay")
-        place = Place.of(path, options.storage)
-        books = Books(options.state_place(place), bounded=False)
-        _ = books.seen(stands), books.epochs(stands)  # they raise if state of the position is gone
-        read = {file.path for offset in offsets for file in books.files(offset)}
-        there = {file.path for file in found(place, sorted(read))}
+        place = SourcePath.parse(path, options.storage)
+        store = OffsetStore(options.state_location_of(place), bounded=False)
+        _ = store.read_ids(stands), store.epochs(stands)  # they raise if its state is missing
+        read = {file.path for offset in offsets for file in store.files(offset)}
+        there = {file.path for file in describe_files(place, sorted(read))}
         if read != there:
             raise OptionError(_listed([place.absolute(path) for path in sorted(read - there)]))
         return f"the {len(read)} files that were read since are still there"

@@ -10,11 +10,10 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.sources.parquet.books import Books, Reached
+from krishiv_spark.sources.parquet.listing import ROOT_ITSELF, FoundFile, SourcePath
+from krishiv_spark.sources.parquet.offset import ParquetOffset, ReadFileIds
+from krishiv_spark.sources.parquet.offset_store import BatchEnd, OffsetStore
 from krishiv_spark.sources.parquet.options import ParquetSourceOptions
-from krishiv_spark.sources.parquet.places import ITSELF, FoundFile, Place
-from krishiv_spark.sources.parquet.position import ParquetOffset
-from krishiv_spark.sources.parquet.seen import Seen
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.storage import Folder, StoreUrl
 
@@ -111,8 +110,8 @@ class SeenFiles:
         return ParquetSourceOptions.parse(dict(self.options), "krishiv-parquet")
 
     @cached_property
-    def _place(self) -> Place:
-        return Place.of(self._parsed.path, self._parsed.storage)
+    def _place(self) -> SourcePath:
+        return SourcePath.parse(self._parsed.path, self._parsed.storage)
 
     def check_listed(self) -> None:
         """Refuse a folder that Spark's source does not list, but reads the log of.
@@ -148,7 +147,7 @@ class SeenFiles:
         folder = f"{root.path.rstrip('/')}/" if root.path else ""
         same_store = (url.kind, url.authority) == (root.kind, root.authority)
         if same_store and url.path == root.path:
-            return ITSELF
+            return ROOT_ITSELF
         if not same_store or not url.path.startswith(folder):
             raise OptionError(
                 f"the old query has read {text}, which is not below {self._place.root}: give the "
@@ -163,9 +162,9 @@ class SeenFiles:
             OptionError: As `found`; or if there are too many for an offset, and state cannot be
                 kept.
         """
-        books = Books(self._parsed.state_place(self._place), bounded=True)
+        store = OffsetStore(self._parsed.state_location_of(self._place), bounded=True)
         files = self.found(source, upto)
         # Without a newest time: no file that the old query has left is too old for the new one.
-        reached = Reached((), Seen().adding(files), {}, None)
-        offset, _ = books.offset(ParquetOffset(), reached, lambda: [file.path for file in files])
+        end = BatchEnd((), ReadFileIds().union(files), {}, None)
+        offset, _ = store.make_offset(ParquetOffset(), end, lambda: [file.path for file in files])
         return offset.model_copy(update={"root": self._place.root})
