@@ -49,7 +49,7 @@ from krishiv_spark.sinks.log_places import LogPlaceOptions
 from krishiv_spark.sinks.numbered import NumberedJobOptions
 from krishiv_spark.sinks.participant import LostIntentError
 from krishiv_spark.sources.base import SourceOptions
-from krishiv_spark.sources.iceberg.history import ChangedRowsError
+from krishiv_spark.sources.iceberg.planner import ChangedRowsError
 from krishiv_spark.storage import ENVIRONMENT
 from krishiv_spark.storage.options import StorageOptions
 from krishiv_spark.storage.settings import MODELS, StoreSettings

@@ -1,14 +1,18 @@
-"""Manifests and their lists, decoded within their bounds and in bounded memory. Driver.
+"""Avro files of manifests, decoded within their bounds and in bounded memory. Driver.
 
-PyIceberg's compiled decoder of Avro does not look where its buffer ends: a length in a manifest can
-make it return memory of the process or crash it, and a count can make it take all memory
-(``docs/upstream/pyiceberg-avro-decoder.md``). `bound_avro_files` has PyIceberg read manifests by
-`BoundedAvroFile` instead. How the schema of a file becomes that of an entry stays PyIceberg's: its
-tree of readers is translated into functions, one for each node, which are faster than the tree.
+PyIceberg's compiled decoder of Avro does not check the end of its buffer: a length in a manifest
+can make it return memory of the process or crash it, and a count can make it allocate all memory
+(``docs/upstream/pyiceberg-avro-decoder.md``). PyIceberg also decompresses a block of a manifest
+whole, so that 10 KB can become gigabytes in the driver of every reader. `bound_avro_files` makes
+PyIceberg read manifests and their lists by `BoundedAvroFile` instead. The conversion of a file's
+schema to that of an entry stays PyIceberg's: its tree of readers is translated into functions, one
+for each node, which are faster than the tree.
 """
 
 from __future__ import annotations
 
+import bz2
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -16,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyiceberg import manifest
 from pyiceberg.avro import reader as nodes
-from pyiceberg.avro.codecs import AVRO_CODEC_KEY
+from pyiceberg.avro.codecs import AVRO_CODEC_KEY, KNOWN_CODECS
 from pyiceberg.avro.decoder import StreamingBinaryDecoder, new_decoder
 from pyiceberg.avro.file import META_SCHEMA, SYNC_SIZE, AvroFile, AvroFileHeader
 from pyiceberg.avro.resolver import EnumReader, construct_reader, resolve_reader
@@ -24,16 +28,15 @@ from pyiceberg.typedef import StructProtocol
 from pyiceberg.utils.lazydict import LazyDict
 from typing_extensions import Self, override
 
-from krishiv_spark.errors import KrishivError
-from krishiv_spark.iceberg.avro_blocks import block_decompressor
-from krishiv_spark.iceberg.internals import ExactManifestCache
+from krishiv_spark.errors import KrishivError, OptionError
+from krishiv_spark.iceberg._pyiceberg import ExactManifestCache
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.planning import UnreadableError
 
 if TYPE_CHECKING:
     from pyiceberg.io import InputStream
 
-__all__ = ["BoundedAvroFile", "bound_avro_files"]
+__all__ = ["MAX_BLOCK_BYTES", "BoundedAvroFile", "bound_avro_files", "create_decompressor"]
 
 MAX_FILE_BYTES = 256 * 2**20
 """Largest manifest that is read. Writers begin another one at about 8 MB."""
@@ -82,7 +85,7 @@ class BoundedAvroFile(AvroFile[D]):
             FileNotFoundError: If it is not there.
             UnreadableError: If it is damaged or too large.
         """
-        with self.input_file.open() as stream, avro_errors(self.input_file.location):
+        with self.input_file.open() as stream, explain_avro_errors(self.input_file.location):
             self._cursor = AvroCursor(_read_whole(stream))
             size = self._cursor.size
             self._room = _FREE_BYTES + _MAX_RATIO * size
@@ -102,8 +105,8 @@ class BoundedAvroFile(AvroFile[D]):
             UnreadableError: If the file is damaged, or has more than it can honestly have.
         """
         read, cursor = self._read, self._cursor
-        with avro_errors(self.input_file.location):
-            decompress = block_decompressor(self.header.meta.get(AVRO_CODEC_KEY))
+        with explain_avro_errors(self.input_file.location):
+            decompress = create_decompressor(self.header.meta.get(AVRO_CODEC_KEY))
             sync = self.header.sync
             while cursor.decoder.tell() < cursor.size:
                 count, packed = cursor.read_int(), read_bytes(cursor)
@@ -138,7 +141,7 @@ def _read_whole(stream: InputStream) -> bytes:
 
 
 @contextmanager
-def avro_errors(location: str) -> Iterator[None]:
+def explain_avro_errors(location: str) -> Iterator[None]:
     """Turn what goes wrong with the content of a manifest into one of our errors.
 
     Raises:
@@ -155,6 +158,94 @@ def avro_errors(location: str) -> Iterator[None]:
             f"{type(error).__name__}: {reason[:500]}. If it is damaged, have the "
             "table's owner restore it, or roll the table back to a snapshot that does not need it"
         ) from error
+
+
+# --- blocks
+
+_ZSTD_PIECE_BYTES = 2**20
+
+MAX_BLOCK_BYTES = 256 * 2**20
+"""Most bytes of a block. Writers keep whole manifests at about 8 MB."""
+
+
+def create_decompressor(codec: str | None) -> Callable[[bytes, int], bytes]:
+    """Return a function that decompresses a block of an Avro file, up to a number of bytes.
+
+    It raises OptionError if the block has more, or more than `MAX_BLOCK_BYTES`, and ValueError or
+    an error of the codec if it is damaged.
+
+    Args:
+        codec: Its name in the header of the file; None for that of the Avro spec.
+
+    Raises:
+        ValueError: If the codec is not known.
+    """
+    inflate = _INFLATERS.get(codec or "null")
+    if inflate is None:
+        raise ValueError(f"its codec {codec!r} is not known")
+
+    def decompress(data: bytes, max_bytes: int) -> bytes:
+        most = min(max_bytes, MAX_BLOCK_BYTES)
+        found = inflate(data, most + 1)
+        if found is None or len(found) > most:
+            raise OptionError(
+                f"{FORMAT}: a block of one of the table's manifests has more than {most} bytes: no "
+                "known writer makes such manifests. It was not read: have the table's owner "
+                "rewrite its manifests"
+            )
+        return found
+
+    return decompress
+
+
+def _keep(data: bytes, _: int) -> bytes:
+    return data
+
+
+def _inflate(data: bytes, max_bytes: int) -> bytes:
+    return _finish_block(zlib.decompressobj(-15), data, max_bytes)  # no header (RFC 1951)
+
+
+def _bunzip(data: bytes, max_bytes: int) -> bytes:
+    return _finish_block(bz2.BZ2Decompressor(), data, max_bytes)
+
+
+def _finish_block(inflater: Any, data: bytes, max_bytes: int) -> bytes:
+    found: bytes = inflater.decompress(data, max_bytes)
+    if not inflater.eof and len(found) < max_bytes:
+        raise ValueError("a block of an Avro file ends in the middle")
+    return found
+
+
+def _unzstd(data: bytes, max_bytes: int) -> bytes:
+    from zstandard import ZstdDecompressor
+
+    found = bytearray()
+    with ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        # In pieces: the reader asks at once for as much memory as it may return.
+        while piece := reader.read(min(_ZSTD_PIECE_BYTES, max_bytes - len(found))):
+            found += piece
+    return bytes(found)
+
+
+def _unsnap(data: bytes, max_bytes: int) -> bytes | None:
+    """Return the bytes; None if they are announced to be more, which takes memory at once."""
+    announced = 0
+    for position, byte in enumerate(data[:5]):
+        announced |= (byte & 0x7F) << 7 * position
+        if byte < 0x80:  # the last byte of the number  # noqa: PLR2004
+            break
+    codec: Any = KNOWN_CODECS["snappy"]
+    return None if announced >= max_bytes else codec.decompress(data)
+
+
+_INFLATERS: dict[str, Callable[[bytes, int], bytes | None]] = {
+    "null": _keep,
+    "bzip2": _bunzip,
+    "deflate": _inflate,
+    "snappy": _unsnap,
+    "zstandard": _unzstd,
+}
 
 
 # --- decoding

@@ -1,8 +1,12 @@
-"""How catalogs and tables are opened.
+"""Catalogs and tables, opened by the options. Driver.
 
 Catalogs are PyIceberg's. Without any setting of one, there is an embedded catalog: SQLite in the
-folder of the warehouse. Only drivers open catalogs; workers get a `FileIO` that knows the object
-store and nothing of the catalog (`worker_io`).
+folder of the warehouse. Each catalog is guarded, so that its tables choose neither code nor hosts,
+and its client has timeouts. Only drivers open catalogs; workers get a `FileIO` that knows the
+object store and nothing of the catalog (`file_io.worker_io`).
+
+The classes of catalogs are imported when a catalog is opened: that for REST brings ``requests``,
+whose import takes a tenth of a second in each process, that for SQL brings SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -10,36 +14,43 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qs, urlsplit
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError, StorageError
-from krishiv_spark.iceberg.embedded import CatalogFile, CatalogReplacedError, find_embedded
-from krishiv_spark.iceberg.moved_warehouses import describe_missing
+from krishiv_spark.iceberg.embedded import (
+    CatalogFile,
+    CatalogReplacedError,
+    describe_missing,
+    find_embedded,
+)
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-from krishiv_spark.iceberg.postgresql import ask_once, is_postgresql, patient
 from krishiv_spark.messages.exception_chains import raise_alone
 from krishiv_spark.messages.redaction import excerpt
 from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.storage.hints import known_silence, meaning
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyiceberg.catalog import Catalog
-    from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
     from krishiv_spark.iceberg.file_access import FileAccess
+    from krishiv_spark.iceberg.guarded_catalog import GuardedCatalog
 
 __all__ = [
     "CatalogFailedError",
-    "catalog_errors",
+    "explain_catalog_errors",
     "forget_catalog",
+    "guard",
     "load_table",
     "open_catalog",
     "open_table",
-    "worker_io",
 ]
 
 _BAD_SETTINGS = (
@@ -66,6 +77,11 @@ _SECOND = ("IntegrityError", "OperationalError", "ProgrammingError")
 
 _MOST_MOVES = 2
 
+_CLASS = "py-catalog-impl"
+"""The setting of PyIceberg that names the class of a catalog."""
+
+_ROOM = "krishiv_spark.iceberg"
+
 _Key = tuple[int, str, "FileAccess", tuple[tuple[str, str], ...]]
 _CATALOGS: dict[_Key, Catalog] = {}
 """Open catalogs, by process, name, file access and settings.
@@ -80,7 +96,7 @@ class CatalogFailedError(KrishivError):
 
 
 @contextlib.contextmanager
-def catalog_errors(options: IcebergOptions, doing: str) -> Iterator[None]:
+def explain_catalog_errors(options: IcebergOptions, doing: str) -> Iterator[None]:
     """Say what failed, where and why, without the credentials that errors of clients may show.
 
     Args:
@@ -149,7 +165,7 @@ def open_catalog(options: IcebergOptions, *, create: bool = False) -> Catalog:
         CatalogFailedError: If it cannot be reached.
     """
     properties = options.catalog_properties()
-    with catalog_errors(options, "open the catalog"):
+    with explain_catalog_errors(options, "open the catalog"):
         if options.is_embedded:
             find_embedded(options.embedded_file, create=create)
         key = _key(options)
@@ -188,19 +204,18 @@ def _key(options: IcebergOptions) -> _Key:
 
 
 def _opened(options: IcebergOptions, properties: dict[str, str]) -> Catalog:
+    from krishiv_spark.iceberg._pyiceberg import read_configured_settings
     from krishiv_spark.iceberg.file_access import FileAccess
-    from krishiv_spark.iceberg.guarding import guard
-    from krishiv_spark.iceberg.internals import configured_settings
 
     name = options.catalog_name
-    given = {**configured_settings(name), **properties}
+    given = {**read_configured_settings(name), **properties}
     return guard(_created(name, properties), FileAccess.of(options), given)
 
 
 def _created(name: str, properties: dict[str, str]) -> Catalog:
     robust = _robust(properties)
     if is_postgresql(robust.get("uri", "")):
-        ask_once(robust["uri"])
+        check_connection(robust["uri"])
     try:
         catalog = _loaded(name, robust)
     except Exception as error:
@@ -209,7 +224,7 @@ def _created(name: str, properties: dict[str, str]) -> Catalog:
         catalog = _loaded(name, robust)
     if type(catalog).__name__ != "SqlCatalog":
         return catalog
-    from krishiv_spark.iceberg.sqlcatalog import CachingSqlCatalog
+    from krishiv_spark.iceberg.sql_catalog import CachingSqlCatalog
 
     with contextlib.closing(catalog):  # PyIceberg has found out its settings
         return CachingSqlCatalog(name, **catalog.properties)
@@ -227,18 +242,18 @@ def _robust(properties: dict[str, str]) -> dict[str, str]:
     Without a type, PyIceberg takes http for REST, and names of databases for SQL.
     """
     others = {key: text for key, text in properties.items() if key != "type"}
-    uri = "" if "py-catalog-impl" in others else others.get("uri", "")
+    uri = "" if _CLASS in others else others.get("uri", "")
     kind = properties.get("type", "rest" if uri.startswith("http") else "").lower()
     # PyIceberg refuses a type beside a class.
     if kind == "rest":  # there is no other way in than another class
-        return {**others, "py-catalog-impl": "krishiv_spark.iceberg.rest.TimeoutRestCatalog"}
+        return {**others, _CLASS: f"{_ROOM}.rest_catalog.TimeoutRestCatalog"}
     if kind == "glue" and find_spec("boto3") is not None:  # else PyIceberg says what is missing
-        return {**others, "py-catalog-impl": "krishiv_spark.iceberg.glue.TimeoutGlueCatalog"}
+        return {**others, _CLASS: f"{_ROOM}.glue_catalog.TimeoutGlueCatalog"}
     # No connection to a file is closed by somebody else.
     if uri.startswith("sqlite"):
         return properties
     if is_postgresql(uri):
-        properties = {**properties, "uri": patient(uri)}
+        properties = {**properties, "uri": add_libpq_timeouts(uri)}
     return {"pool_pre_ping": "true", **properties}  # of SQL catalogs; others do not look at it
 
 
@@ -252,7 +267,7 @@ def open_table(options: IcebergOptions) -> Table:
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     catalog = open_catalog(options)
-    with catalog_errors(options, f"load table {options.table_name}"):
+    with explain_catalog_errors(options, f"load table {options.table_name}"):
         try:
             try:
                 return load_table(catalog, options)
@@ -304,18 +319,113 @@ def _other_names(options: IcebergOptions, catalog: Catalog) -> str:
     )
 
 
-def worker_io(table: Table) -> FileIO:
-    """Create a `FileIO` for the tasks that knows no secret of the catalog; it pickles. Driver.
+# --- guarding
 
-    It has the settings of the object store only, credentials that the catalog handed out with the
-    table (``loadTable``) included.
+
+def guard(catalog: Catalog, access: FileAccess, given: Mapping[str, Any]) -> Catalog:
+    """Have a catalog of any class take no settings from its tables. Driver.
+
+    Catalogs that it has as attributes, as one that adds a cache to another, are guarded too.
+
+    Args:
+        catalog: As PyIceberg has created it.
+        access: The user's options.
+        given: The user's settings of the catalog, before a server added its own.
+
+    Returns:
+        The same catalog.
+
+    Raises:
+        OptionError: If it is no catalog of PyIceberg.
     """
-    from krishiv_spark.iceberg.file_access import (
-        GuardedFileIO,
-        access_of,
-        create_file_io,
-        keep_store_settings,
-    )
+    from pyiceberg.catalog import Catalog
 
-    inner = create_file_io(keep_store_settings(table.io.properties), table.metadata_location)
-    return GuardedFileIO(inner, access_of(table))
+    from krishiv_spark.iceberg.avro_files import bound_avro_files
+    from krishiv_spark.iceberg.guarded_catalog import GuardedCatalog
+
+    bound_avro_files()
+    if not isinstance(catalog, Catalog):
+        raise OptionError(
+            f"{FORMAT}: 'catalog.py-catalog-impl' names {type(catalog).__name__}, which is not "
+            "a subclass of pyiceberg.catalog.Catalog"
+        )
+    if not isinstance(catalog, GuardedCatalog):
+        catalog.__class__ = _guarded_class(type(catalog))
+        for inner in [one for one in vars(catalog).values() if isinstance(one, Catalog)]:
+            guard(inner, access, given)
+        if _is_rest(type(catalog)):
+            from krishiv_spark.iceberg.rest_catalog import GuardedRestCatalog
+
+            cast("GuardedRestCatalog", catalog).keep_choices_of(given)
+    guarded = cast("GuardedCatalog", catalog)
+    guarded.file_access = access
+    return guarded
+
+
+@lru_cache(maxsize=16)
+def _guarded_class(kind: type[Catalog]) -> type[Catalog]:
+    return type(kind.__name__, (_find_mixin(kind), kind), {})
+
+
+def _find_mixin(kind: type[Catalog]) -> type[GuardedCatalog]:
+    from pyiceberg.catalog import MetastoreCatalog
+
+    from krishiv_spark.iceberg.guarded_catalog import GuardedCatalog, GuardedMetastoreCatalog
+
+    if _is_rest(kind):
+        from krishiv_spark.iceberg.rest_catalog import GuardedRestCatalog
+
+        return GuardedRestCatalog
+    return GuardedMetastoreCatalog if issubclass(kind, MetastoreCatalog) else GuardedCatalog
+
+
+def _is_rest(kind: type[Catalog]) -> bool:
+    # Without the module there is no class of it, nor one below it.
+    module = sys.modules.get("pyiceberg.catalog.rest")
+    return module is not None and issubclass(kind, module.RestCatalog)
+
+
+# --- PostgreSQL
+
+# libpq waits permanently for a server that accepts a connection and sends nothing, and for one that
+# vanishes later as long as the machine does
+# (https://www.postgresql.org/docs/current/libpq-connect.html). And PyIceberg 0.12 takes a database
+# that cannot be reached for one without tables, and tries to create them.
+
+
+_CLIENTS = ("postgresql", "postgresql+psycopg", "postgresql+psycopg2")
+"""Schemes of URIs whose client is libpq, whose settings these are."""
+
+_PATIENCE = {
+    "connect_timeout": "8",  # seconds for each address of a host, logging in included
+    "tcp_user_timeout": "60000",  # ms until who confirms no packet is gone
+    "keepalives_idle": "20",  # seconds; next likewise for a client that only waits
+    "keepalives_interval": "10",
+    "keepalives_count": "4",
+}
+
+
+def is_postgresql(uri: str) -> bool:
+    """Whether libpq is asked for this catalog."""
+    return uri.partition("://")[0] in _CLIENTS
+
+
+def add_libpq_timeouts(uri: str) -> str:
+    """The address with all ends to patience that its user has not set, there or for libpq."""
+    given = parse_qs(urlsplit(uri).query, keep_blank_values=True)
+    if "PGCONNECT_TIMEOUT" in os.environ:
+        given["connect_timeout"] = []
+    new = "&".join(f"{key}={text}" for key, text in _PATIENCE.items() if key not in given)
+    return f"{uri}{'&' if '?' in uri else '?'}{new}"
+
+
+def check_connection(uri: str) -> None:
+    """Connect, once. Driver.
+
+    Raises:
+        sqlalchemy.exc.OperationalError: If nobody answers, or does not let us in.
+    """
+    from sqlalchemy import NullPool, create_engine
+
+    with contextlib.closing(create_engine(uri, poolclass=NullPool).connect()):
+        pass

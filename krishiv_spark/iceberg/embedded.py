@@ -1,4 +1,4 @@
-"""The embedded catalog: a file of SQLite in the warehouse, and where it must not be.
+"""The embedded catalog: a file of SQLite in the warehouse, and file systems that must not have it.
 
 SQLite keeps two drivers apart by locks of the file system. Those of network file systems cannot be
 relied on (https://www.sqlite.org/howtocorrupt.html, section 2.1), so that two drivers on two
@@ -6,6 +6,9 @@ machines may both believe that their commit has happened.
 
 A file that is deleted or renamed stays open in the processes that use it. `CatalogFile` notices
 that: a commit must not go into a database that the catalog's path no longer leads to.
+
+A catalog contains the absolute locations of its tables. In a warehouse that was moved or copied, a
+table has the same path below the new folder.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ import hashlib
 import logging
 import os
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from krishiv_spark.errors import OptionError, StorageError
-from krishiv_spark.iceberg.moved_warehouses import RELOCATED, read_destination
 from krishiv_spark.iceberg.options import FORMAT, REGISTER, IcebergOptions
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.runtime.lru import LruCache
@@ -31,15 +34,19 @@ if TYPE_CHECKING:
     from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 __all__ = [
+    "RELOCATED",
     "CatalogFile",
     "CatalogReplacedError",
-    "catalog_file_of",
     "check_locks",
     "check_not_relocated",
     "check_present",
-    "file_in_uri",
+    "describe_missing",
     "find_embedded",
-    "mount_of",
+    "find_mount",
+    "find_table_folders",
+    "get_catalog_file",
+    "parse_sqlite_uri",
+    "read_destination",
     "record_catalog",
 ]
 
@@ -79,7 +86,7 @@ A warehouse and a checkpoint that were deleted together, and made again, are rec
 class CatalogReplacedError(OSError):
     """The path of a catalog in SQLite leads to another file than when it was opened, or to none.
 
-    `catalog_errors` turns it into `CatalogFailedError`, and a commit into `CommitRejected`.
+    `explain_catalog_errors` turns it into `CatalogFailedError`, and a commit into `CommitRejected`.
     """
 
 
@@ -128,7 +135,7 @@ def _identity_of(path: str | Path) -> _Identity | None:
     return found.st_dev, found.st_ino
 
 
-def file_in_uri(uri: str) -> str | None:
+def parse_sqlite_uri(uri: str) -> str | None:
     """Return the path in an address of SQLite, as SQLAlchemy has it.
 
     Returns:
@@ -144,7 +151,7 @@ def file_in_uri(uri: str) -> str | None:
     return None if path == _IN_MEMORY else path
 
 
-def catalog_file_of(table: Table) -> CatalogFile | None:
+def get_catalog_file(table: Table) -> CatalogFile | None:
     """Return the file of the catalog that has loaded a table; None where it is no file."""
     found = getattr(table.catalog, "catalog_file", None)
     return found if isinstance(found, CatalogFile) else None
@@ -207,7 +214,7 @@ def check_locks(options: IcebergOptions) -> None:
     file = _file_of(options)
     if file is None:
         return
-    mount = mount_of(str(file), _MOUNTS)
+    mount = find_mount(str(file), _MOUNTS)
     if mount is None or mount.kind not in _NETWORK:
         return
     reason = (
@@ -229,7 +236,7 @@ def _file_of(options: IcebergOptions) -> Path | None:
     """Return the file of a catalog in SQLite, embedded or named; None for another catalog."""
     if options.is_embedded:
         return options.embedded_file
-    named = file_in_uri(options.catalog.values.get("uri", ""))
+    named = parse_sqlite_uri(options.catalog.values.get("uri", ""))
     return None if named is None else Path(named)
 
 
@@ -309,7 +316,7 @@ class Mount(NamedTuple):
     kind: str
 
 
-def mount_of(path: str, table: Path = _MOUNTS) -> Mount | None:
+def find_mount(path: str, table: Path = _MOUNTS) -> Mount | None:
     """The file system of a path, which need not be there yet; None if it is not known.
 
     Args:
@@ -333,3 +340,65 @@ def _parsed(line: str) -> Mount:
     # Spaces, tabs and backslashes stand there in octal.
     place = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), known.split()[4])
     return Mount(place, last.split()[0])
+
+
+# --- moved warehouses
+
+
+RELOCATED = "catalog.db.relocated"
+"""Of a warehouse that `krishiv-spark iceberg relocate` has moved: a file that names the new one."""
+
+_MOST_BYTES = 4096
+
+
+def find_table_folders(warehouse: str, location: str, usual: str) -> Iterator[str]:
+    """Return the folders that a table may have in a warehouse, the likeliest first.
+
+    Args:
+        warehouse: A folder of a disk.
+        location: The table's path, as its metadata has it.
+        usual: The path of a new table of its name, below the warehouse.
+    """
+    parts = [part for part in location.split("/") if part]
+    paths = [usual, *("/".join(parts[first:]) for first in range(len(parts)))]
+    found = dict.fromkeys(f"{warehouse.rstrip('/')}/{path}" for path in paths)
+    yield from (folder for folder in found if os.path.isdir(folder))
+
+
+def describe_missing(missing: str, options: IcebergOptions) -> str:
+    """Return the reason why a file that a catalog names is not there, and what to do.
+
+    Args:
+        missing: The file, as an error of the file system names it.
+        options: Name the catalog.
+    """
+    from krishiv_spark.iceberg.file_access import Location
+
+    text = ": the catalog names it, but it does not exist"
+    place = Location.parse(missing)
+    warehouse = options.catalog_properties().get("warehouse", "")
+    if place.store != "disk" or not warehouse.startswith("/"):
+        return f"{text}. Was it removed, or is that another store?"
+    parts = [part for part in place.path.split("/") if part]
+    for first in range(1, len(parts)):
+        rest = "/".join(parts[first:])
+        if os.path.isfile(f"{warehouse}/{rest}"):
+            old = f"/{'/'.join(parts[:first])}"
+            return (
+                f"{text}. The warehouse {old} was moved to {warehouse}: move it back, or change "
+                f"its catalog and tables with 'krishiv-spark iceberg relocate {old} {warehouse}'"
+            )
+    return (
+        f"{text}. If the warehouse was moved, move it back, or change its catalog and tables with "
+        "'krishiv-spark iceberg relocate OLD NEW'. If files of it were removed, restore them "
+        "together with the catalog"
+    )
+
+
+def read_destination(folder: str | os.PathLike[str]) -> str | None:
+    """Return the warehouse to which this one was relocated; None if it was not."""
+    try:
+        with open(os.path.join(folder, RELOCATED), encoding="utf-8", errors="replace") as file:
+            return file.read(_MOST_BYTES).strip() or None
+    except OSError:
+        return None

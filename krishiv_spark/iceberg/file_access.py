@@ -3,32 +3,40 @@
 A table's metadata is written by everyone who may alter the table. PyIceberg merges
 ``metadata.properties`` into the settings of each FileIO and imports the classes that they name
 (https://github.com/apache/iceberg-python/issues/3932), so that a table can run code and redirect
-requests. This module is the only one that creates a `FileIO` or a `LocationProvider`. Both take
-their settings from the user's options and from the catalog, and none from the table.
+requests. This module and `file_io` are the only ones that create a `FileIO` or a
+`LocationProvider`. Both take their settings from the user's options and from the catalog, and none
+from the table.
 
 The files that a table names must be reachable without a host that only the table chose, and the
 option `dataFilesWithin` restricts them further (`TableAccess.check`).
+
+Errors of stores do not show the credentials of a table (`redact_errors`). Clients of stores show
+URLs and responses in their errors, and with them the signature of a SAS token or a session token. A
+catalog hands such credentials out with a table, so that no option contains them
+(`IcebergOptions.redacted`): here they are known by the properties of the table's FileIO.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
-from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
-from pyiceberg.table.locations import LocationProvider, load_location_provider
-from typing_extensions import override
-
-from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.locations import Location
-from krishiv_spark.iceberg.options import FORMAT, MAX_METADATA_BYTES
+from krishiv_spark.errors import KrishivError, OptionError, StorageError
+from krishiv_spark.iceberg.options import FORMAT, MAX_METADATA_BYTES, CatalogSettings
+from krishiv_spark.messages.exception_chains import describe, raise_alone, scrub, shows_secret
 from krishiv_spark.runtime.once import warn_once
+from krishiv_spark.storage.settings import secrets_in
 from krishiv_spark.storage.storage import PREFIX
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
+    from pyiceberg.io import FileIO
+    from pyiceberg.table.locations import LocationProvider
     from pyiceberg.table.metadata import TableMetadata
 
     from krishiv_spark.iceberg.options import IcebergOptions
@@ -36,16 +44,15 @@ if TYPE_CHECKING:
 __all__ = [
     "PROVIDER",
     "FileAccess",
-    "GuardedFileIO",
+    "Location",
     "TableAccess",
     "Within",
-    "access_of",
-    "create_file_io",
     "find_ignored",
-    "guarded_io",
+    "find_secrets",
     "keep_store_settings",
     "keep_users_choices",
     "merge_vended",
+    "redact_errors",
     "warn_of_ignored",
 ]
 
@@ -80,22 +87,97 @@ _IO_CLASS = "py-io-impl"
 _PATHS = ("write.data.path", "write.metadata.path")
 
 
-def names_class(key: str) -> bool:
+def is_class_setting(key: str) -> bool:
     """Return True if PyIceberg imports and calls what this setting names."""
     return key.endswith(("-impl", ".impl"))
 
 
-# --- settings
+# --- locations
+
+_KINDS = {
+    **dict.fromkeys(("", "file"), "disk"),
+    **dict.fromkeys(("s3", "s3a", "s3n", "oss"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), "azure"),
+    **dict.fromkeys(("hdfs", "viewfs"), "hdfs"),
+}
+_BUCKETS = frozenset({"s3", "gcs"})
+"""Stores whose URLs name a bucket, and whose host only settings choose."""
+
+# Names of buckets, also outdated ones, and Amazon's ARNs of access points. Clients write the name
+# in front of the endpoint's host, and obstore panics if that makes no host.
+_BUCKET = re.compile(r"[A-Za-z0-9._:-]+")
+_DEFAULT_PORT = ":8020"
+"""Of HDFS: with it and without it, a URL names the same NameNode."""
+
+# Clients of stores remove or convert these, or end the path there, each by rules of its own.
+_AMBIGUOUS = re.compile(r"[\x00-\x1f\x7f\\]")
+_AMBIGUOUS_IN_URL = re.compile(r"[?#]")
 
 
-def create_file_io(settings: Mapping[str, Any], location: str) -> FileIO:
-    """Create a FileIO. Driver.
+class Location(NamedTuple):
+    """A location as its store understands it.
 
-    Args:
-        settings: Of the user's options and the catalog; never of a table.
-        location: The file or folder whose scheme selects the class, unless a setting names one.
+    Attributes:
+        store: Kind of the store; all schemes of one kind are the same.
+        host: The host that the location chooses; empty if only settings choose it.
+        path: Absolute, with the bucket or container as its first part.
+        is_plain: True if all clients of the store understand the path in the same way.
     """
-    return load_file_io(dict(settings), location)
+
+    store: str
+    host: str
+    path: str
+    is_plain: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Location:
+        """Parse a URL or a path of a disk, as PyIceberg does: a URL ends at ``?`` or ``#``.
+
+        Raises:
+            OptionError: If it is no URL, or names what cannot be a bucket.
+        """
+        try:
+            url = urlsplit(text)
+        except ValueError as error:
+            raise OptionError(f"{FORMAT}: {text!r} is not a valid location: {error}") from error
+        scheme = url.scheme.lower()
+        store = _KINDS.get(scheme, scheme)
+        is_plain = not _AMBIGUOUS.search(text) and not (scheme and _AMBIGUOUS_IN_URL.search(text))
+        if store == "disk":
+            path = os.path.abspath(url.path if scheme else text)
+            return cls("disk", url.netloc.replace("localhost", ""), path, is_plain)
+        is_plain = is_plain and not {".", ".."} & set(url.path.split("/"))
+        if store == "azure":
+            container, _, account = url.netloc.rpartition("@")
+            host = account.lower().replace(".blob.", ".dfs.")
+            return cls(store, host, f"/{container}{url.path}", is_plain)
+        if store in _BUCKETS:
+            if not _BUCKET.fullmatch(url.netloc):
+                raise OptionError(
+                    f"{FORMAT}: {text!r} names no bucket: {url.netloc!r} cannot be one"
+                )
+            return cls(store, "", f"/{url.netloc}{url.path}", is_plain)
+        return cls(store, url.netloc.lower().removesuffix(_DEFAULT_PORT), url.path, is_plain)
+
+    def is_below(self, folder: Location) -> bool:
+        """Return True if this is inside of a folder, links of a disk followed.
+
+        A path that clients of a store understand differently is inside of none, such as one that
+        has a part ``..``.
+        """
+        if not (self.is_plain and folder.is_plain) or (self.store, self.host) != (
+            folder.store,
+            folder.host,
+        ):
+            return False
+        inside, around = self.path, folder.path
+        if self.store == "disk":
+            inside, around = os.path.realpath(inside), os.path.realpath(around)
+        return inside.startswith(f"{around.rstrip('/')}/")
+
+
+# --- settings
 
 
 def merge_vended(
@@ -124,7 +206,7 @@ def keep_users_choices(settings: Mapping[str, Any], given: Mapping[str, Any]) ->
         settings: Of the client, with those of the server.
         given: The user's.
     """
-    chosen = {key: value for key, value in given.items() if key in _HOSTS or names_class(key)}
+    chosen = {key: value for key, value in given.items() if key in _HOSTS or is_class_setting(key)}
     others = {
         key: value
         for key, value in settings.items()
@@ -135,7 +217,7 @@ def keep_users_choices(settings: Mapping[str, Any], given: Mapping[str, Any]) ->
 
 def _is_open(given: Mapping[str, Any], key: str) -> bool:
     """Return True if a catalog may choose this setting: no class, and no host of the user's."""
-    return not names_class(key) and not (key in _HOSTS and _is_specified(given, key))
+    return not is_class_setting(key) and not (key in _HOSTS and _is_specified(given, key))
 
 
 def _is_specified(given: Mapping[str, Any], key: str) -> bool:
@@ -161,7 +243,7 @@ def find_ignored(properties: Mapping[str, str], access: FileAccess) -> list[str]
     return sorted(
         key
         for key in properties
-        if (key.lower().startswith((*_STORES, PREFIX)) or names_class(key))
+        if (key.lower().startswith((*_STORES, PREFIX)) or is_class_setting(key))
         and not (key == PROVIDER and properties[key] == access.location_provider)
     )
 
@@ -342,6 +424,8 @@ class TableAccess:
             OptionError: If a property of the table names another folder, or the class that the
                 user names cannot be created.
         """
+        from pyiceberg.table.locations import load_location_provider
+
         properties = dict(metadata.properties)
         properties.pop(PROVIDER, None)
         self.check(f"{metadata.location.rstrip('/')}/data")
@@ -396,55 +480,44 @@ class TableAccess:
         )
 
 
-class GuardedFileIO(FileIO):
-    """A FileIO that opens and deletes only what the table may name. Driver and tasks; pickles.
+# --- errors
 
-    Attributes:
-        inner: The FileIO that does it.
-        access: The rules.
+
+_SHORTEST = 4
+"""Fewer characters are in nearly every text, and no secret."""
+
+
+@contextmanager
+def redact_errors(io: FileIO, doing: str) -> Iterator[None]:
+    """Replace an error that shows a credential of a FileIO, in any part of its chain.
+
+    Other errors pass unchanged.
+
+    Args:
+        io: Reaches the files.
+        doing: What fails, as "read table db.rows".
+
+    Raises:
+        KrishivError: Of the same class, redacted, without a cause; see `scrub`.
+        StorageError: Likewise, for an error that is none of ours.
     """
-
-    def __init__(self, inner: FileIO, access: TableAccess) -> None:
-        super().__init__(inner.properties)
-        self.inner = inner
-        self.access = access
-
-    @override
-    def new_input(self, location: str) -> InputFile:
-        """Return a file to read.
-
-        Raises:
-            OptionError: If the table must not name it.
-        """
-        self.access.check(location)
-        return self.inner.new_input(location)
-
-    @override
-    def new_output(self, location: str) -> OutputFile:
-        """Return a file to write.
-
-        Raises:
-            OptionError: If the table must not name it.
-        """
-        self.access.check(location)
-        return self.inner.new_output(location)
-
-    @override
-    def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Delete a file.
-
-        Raises:
-            OptionError: If the table must not name it.
-        """
-        self.access.check(location if isinstance(location, str) else location.location)
-        self.inner.delete(location)
+    try:
+        yield
+    except Exception as error:
+        secrets = find_secrets(io.properties)
+        if not shows_secret(error, secrets):
+            raise
+        if isinstance(error, KrishivError):
+            raise_alone(scrub(error, secrets))
+        raise_alone(StorageError(f"{FORMAT}: cannot {doing}: {describe(error, secrets)}"))
 
 
-def guarded_io(table: Table) -> GuardedFileIO:
-    """Return the FileIO of a table that a guarded catalog has loaded."""
-    return cast("GuardedFileIO", table.io)
+def find_secrets(properties: Mapping[str, Any]) -> set[str]:
+    """Return the credentials among the properties of a FileIO.
 
-
-def access_of(table: Table) -> TableAccess:
-    """Return the rules for the files of a table that a guarded catalog has loaded."""
-    return guarded_io(table).access
+    `without_secrets` knows the forms and parts in which errors show them.
+    """
+    texts = {key: text for key, text in properties.items() if isinstance(text, str)}
+    found = CatalogSettings.of(texts).secrets()
+    found |= secrets_in({k: text for k, text in texts.items() if k.lower().startswith(PREFIX)})
+    return {secret for secret in found if len(secret) >= _SHORTEST}

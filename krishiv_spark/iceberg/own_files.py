@@ -1,42 +1,88 @@
-"""Files that may be deleted for a table's sake. Driver.
+"""Files of a table: their names, and which of them may be deleted for the table's sake. Driver.
 
-A table's metadata can name any file. Only files in the table's own folders that bear the table's
-id are deleted: see `naming` for the id, and `TableAccess.is_own_folder` for the folders.
+Several tables may have their files in one folder, and a file that no snapshot of one table names
+may be another table's. So the names of data files, manifests and metadata files that this package
+writes contain a part of the table's UUID, which stays the same if the table is renamed.
+
+A table's metadata can name any file. Only files in the table's own folders
+(`TableAccess.is_own_folder`) that bear the table's id are deleted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-import zlib
+import uuid
 from collections.abc import Iterable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.utils.concurrent import ExecutorFactory
-
-from krishiv_spark.iceberg.locations import Location
-from krishiv_spark.iceberg.naming import id_in_name, id_of, marked_uuid
+from krishiv_spark.iceberg.file_access import Location
+from krishiv_spark.iceberg.metadata_files import METADATA_SUFFIX, read_table_uuid
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-    from krishiv_spark.iceberg.file_access import GuardedFileIO
+    from krishiv_spark.iceberg.file_io import GuardedFileIO
 
 __all__ = [
-    "METADATA_SUFFIX",
     "OwnFiles",
+    "add_table_id",
+    "create_metadata_uuid",
     "delete_old_metadata",
+    "find_table_id",
+    "get_table_id",
     "read_store_time_s",
-    "read_table_uuid",
 ]
-
-METADATA_SUFFIX = ".metadata.json"
 
 _DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 _DATA_PATH, _METADATA_PATH = "write.data.path", "write.metadata.path"
+
+
+# --- names
+
+# So many random digits stand before the one that says a UUID's version (RFC 9562).
+_DIGITS = 12
+_DATA = re.compile(rf"-t([0-9a-f]{{{_DIGITS}}})(?:-\d+\.parquet|\.changes)$")
+_METADATA = re.compile(
+    r"(?:^|-)([0-9a-f]{8})-([0-9a-f]{4})(?:-[0-9a-f]{4}){2}-[0-9a-f]{12}"
+    r"(?:(?:-m\d+)?\.avro|(?:\.gz)?\.metadata\.json)$"
+)
+
+
+def get_table_id(table: uuid.UUID) -> str:
+    """What the names of a table's files have of its UUID: hexadecimal digits."""
+    return table.hex[:_DIGITS]
+
+
+def add_table_id(stem: str, table: uuid.UUID) -> str:
+    """The beginning of a data file's name, which a number and its kind may follow."""
+    return f"{stem}-t{get_table_id(table)}"
+
+
+def create_metadata_uuid(table: uuid.UUID) -> uuid.UUID:
+    """A random UUID for the names of metadata, which begins as that of the table.
+
+    PyIceberg names manifests by the UUID of their commit, and has no other way to name them.
+    """
+    return uuid.UUID(f"{get_table_id(table)}{uuid.uuid4().hex[_DIGITS:]}")
+
+
+def find_table_id(path: str) -> str | None:
+    """The table's id in the name of a file; None for a file that some other program named.
+
+    Manifests of other programs begin with random digits, which look like an id.
+    """
+    name = path.rpartition("/")[2]
+    data, metadata = _DATA.search(name), _METADATA.search(name)
+    if data is not None:
+        return data[1]
+    return None if metadata is None else metadata[1] + metadata[2]
+
+
+# --- deletion
 
 
 class OwnFiles:
@@ -58,7 +104,7 @@ class OwnFiles:
     ) -> None:
         self._io = io
         self._uuid = str(metadata.table_uuid)
-        self._id = id_of(metadata.table_uuid)
+        self._id = get_table_id(metadata.table_uuid)
         self._metadata = [Location.parse(folder) for folder in metadata_folders]
         self._data = data_folders
 
@@ -95,7 +141,7 @@ class OwnFiles:
 
     def __contains__(self, path: str) -> bool:
         """Return True if the file is in the table's own folders and its name has the table's id."""
-        return id_in_name(path) == self._id and _is_below(path, self._folders)
+        return find_table_id(path) == self._id and _is_below(path, self._folders)
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete those of several files that are the table's; a missing file is no error.
@@ -103,6 +149,8 @@ class OwnFiles:
         Raises:
             OSError: If the store refuses one.
         """
+        from pyiceberg.utils.concurrent import ExecutorFactory
+
         own = [path for path in paths if path in self]
         list(ExecutorFactory.get_or_create().map(partial(_delete, self._io), own))
 
@@ -110,7 +158,7 @@ class OwnFiles:
         """Return True if a metadata file is the table's; reads one that another program named."""
         if not path.endswith(METADATA_SUFFIX) or not _is_below(path, self._metadata):
             return False
-        return id_in_name(path) == self._id or read_table_uuid(self._io, path) == self._uuid
+        return find_table_id(path) == self._id or read_table_uuid(self._io, path) == self._uuid
 
 
 def _is_below(path: str, folders: list[Location]) -> bool:
@@ -147,34 +195,6 @@ def delete_old_metadata(io: GuardedFileIO, base: TableMetadata, metadata: TableM
                 io.delete(path)
 
 
-# Writers put the UUID near the beginning, and the history, which grows, after it.
-_HEAD_BYTES = 4096
-_MOST_BYTES = 64 * 2**20
-_UUID = re.compile(rb'"table-uuid"\s*:\s*"([^"]+)"')
-
-
-def read_table_uuid(io: FileIO, path: str) -> str | None:
-    """Return the UUID of the table that a metadata file is of; None if it contains none.
-
-    Reads 4 KiB, or as much as 64 MiB if the UUID is not there.
-    """
-    with contextlib.suppress(FileNotFoundError), io.new_input(path).open() as stream:
-        head = stream.read(_HEAD_BYTES)
-        found = _UUID.search(_inflated(head))
-        if found is None:
-            found = _UUID.search(_inflated(head + stream.read(_MOST_BYTES)))
-        return None if found is None else found[1].decode(errors="replace")
-    return None
-
-
-def _inflated(text: bytes) -> bytes:
-    if not text.startswith(b"\x1f\x8b"):
-        return text
-    with contextlib.suppress(zlib.error):
-        return zlib.decompressobj(wbits=31).decompress(text, _MOST_BYTES)
-    return b""
-
-
 def read_store_time_s(table: Table) -> float:
     """Return the time that the store of a table gives a file that is written now. Operator.
 
@@ -184,7 +204,7 @@ def read_store_time_s(table: Table) -> float:
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     # A process that dies leaves it, and its name says to vacuum that it is the table's.
-    name = f"{marked_uuid(table.metadata.table_uuid)}-clock"
+    name = f"{create_metadata_uuid(table.metadata.table_uuid)}-clock"
     place = table.location_provider().new_metadata_location(name)
     io: Any = table.io
     scheme, host, path = PyArrowFileIO.parse_location(place)

@@ -1,21 +1,55 @@
-"""Columns by field id: what a file holds, in the columns that the table has. Executor.
+"""Columns and filters of a scan: what a file holds, as the rows that the table has. Executor.
 
 Names and types of a table change, field ids never do (Iceberg spec, "Column Projection").
-PyIceberg's own projection turns null lists and maps of structs into empty ones, and is made anew
-for every batch.
+PyIceberg's own projection turns null lists and maps of structs into empty ones, and is created
+again for every batch.
+
+PyIceberg's own translation of filters compares a value that is in no file (a column's default, the
+value of a partition) with a literal in the form of a file: days, microseconds, bytes. It uses the
+value even where the struct around the column is null, takes a required field as never null inside
+of an optional struct, and compares no UUIDs. Here such values become columns first
+(`Projection`), and the columns that are read decide about a row. Decisions that are made earlier,
+about a file or a row group, may keep too much and never too little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 from pyiceberg.exceptions import ResolveError
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    BoundPredicate,
+    BoundSetPredicate,
+    BoundTerm,
+    BoundUnaryPredicate,
+    EqualTo,
+    GreaterThan,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    Or,
+    UnboundPredicate,
+)
+from pyiceberg.expressions.visitors import (
+    BooleanExpressionVisitor,
+    BoundBooleanExpressionVisitor,
+    bind,
+    rewrite_not,
+    visit,
+)
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, promote
+from pyiceberg.transforms import IdentityTransform, TruncateTransform
 from pyiceberg.types import (
     FixedType,
     IcebergType,
@@ -28,11 +62,23 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.nested import list_with, map_with, struct_with
 from krishiv_spark.arrow.uuids import uuid_texts
 from krishiv_spark.errors import SchemaError
 
-__all__ = ["Projection", "absent_column", "as_stored", "column_type"]
+__all__ = [
+    "Projection",
+    "bind_filter",
+    "bind_to_file",
+    "create_absent_column",
+    "find_root_id",
+    "to_arrow_condition",
+    "to_column_type",
+    "to_filter_schema",
+    "to_stored_schema",
+    "widen_for_planning",
+]
 
 
 @dataclass(frozen=True)
@@ -76,7 +122,7 @@ class Projection:
     def _array(self, field: NestedField, batch: pa.RecordBatch) -> pa.Array:
         held = self.held.get(field.field_id)
         if held is None:
-            return absent_column(field, batch.num_rows, self.constants)
+            return create_absent_column(field, batch.num_rows, self.constants)
         try:
             return self._fit(batch.column(held.name), held.field_type, field.field_type)
         except (pa.ArrowException, ResolveError) as error:
@@ -105,7 +151,7 @@ class Projection:
                 lambda keys: self._fit(keys, held.key_type, wanted.key_type),
                 lambda items: self._fit(items, held.value_type, wanted.value_type),
             )
-        return array.cast(column_type(promote(held, wanted)))
+        return array.cast(to_column_type(promote(held, wanted)))
 
     def _struct(self, array: pa.Array, held: StructType, wanted: StructType) -> pa.Array:
         places = {field.field_id: place for place, field in enumerate(held.fields)}
@@ -113,7 +159,7 @@ class Projection:
         for field in wanted.fields:
             place = places.get(field.field_id)
             if place is None:
-                children.append(absent_column(field, len(array), self.constants))
+                children.append(create_absent_column(field, len(array), self.constants))
             else:
                 kind = held.fields[place].field_type
                 children.append(self._fit(array.field(place), kind, field.field_type))
@@ -124,13 +170,13 @@ class Projection:
         return struct_with(array, children, fields)
 
 
-def as_stored(schema: Schema) -> Schema:
+def to_stored_schema(schema: Schema) -> Schema:
     """Return a schema that reads UUIDs as the bytes that are in files, instead of as text."""
     whole = _with_uuids_as(FixedType(_UUID_BYTES), schema.as_struct())
     return Schema(*whole.fields)
 
 
-def column_type(kind: IcebergType) -> pa.DataType:
+def to_column_type(kind: IcebergType) -> pa.DataType:
     """Return the Arrow type of a projected column: that of the table, with UUIDs as text."""
     return schema_to_pyarrow(_with_uuids_as(StringType(), kind), include_field_ids=False)
 
@@ -154,7 +200,7 @@ def _with_uuids_as(other: PrimitiveType, kind: Any) -> Any:
 _UUID_BYTES = 16
 
 
-def absent_column(field: NestedField, rows: int, constants: Mapping[int, Any]) -> pa.Array:
+def create_absent_column(field: NestedField, rows: int, constants: Mapping[int, Any]) -> pa.Array:
     """Return a column that a file lacks, in the form of columns that files have.
 
     Args:
@@ -166,7 +212,7 @@ def absent_column(field: NestedField, rows: int, constants: Mapping[int, Any]) -
     Raises:
         SchemaError: If the column must not be null, and no value is known.
     """
-    kind = column_type(field.field_type)
+    kind = to_column_type(field.field_type)
     value = constants.get(field.field_id, field.initial_default)
     if isinstance(value, UUID):
         value = value.bytes if isinstance(field.field_type, FixedType) else str(value)
@@ -183,3 +229,296 @@ def _fit_uuids(array: pa.Array, held: IcebergType, wanted: IcebergType) -> pa.Ar
     if held != wanted:
         promote(held, wanted)  # for its error: sixteen bytes are UUIDs too, other types are not
     return uuid_texts(array)
+
+
+# --- filters
+
+
+def to_filter_schema(schema: Schema) -> Schema:
+    """Return a schema in which a field is optional if a struct around it is.
+
+    Such a field is null wherever the struct is, although it is required inside of the struct.
+    """
+    fields = (_nullable_inside(field, below_optional=False) for field in schema.fields)
+    return Schema(*fields, schema_id=schema.schema_id)
+
+
+def _nullable_inside(field: NestedField, *, below_optional: bool) -> NestedField:
+    required = field.required and not below_optional
+    changes: dict[str, Any] = {} if required == field.required else {"required": required}
+    if isinstance(field.field_type, StructType):
+        inner = [
+            _nullable_inside(child, below_optional=not required)
+            for child in field.field_type.fields
+        ]
+        changes["field_type"] = StructType(*inner)
+    return field.model_copy(update=changes) if changes else field
+
+
+def bind_filter(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
+    """Return an expression bound to the columns of a schema, whose names match in any case.
+
+    Raises:
+        ValueError: If the schema lacks a column, or a value does not fit its type.
+        TypeError: If a value has another type.
+    """
+    return bind(to_filter_schema(schema), expression, case_sensitive=False)
+
+
+def to_arrow_condition(bound: BooleanExpression, schema: Schema) -> Any:
+    """Return a bound expression as Arrow's condition on the columns that a projection makes."""
+    return visit(bound, _Condition(schema))
+
+
+def widen_for_planning(
+    expression: BooleanExpression, schema: Schema, specs: Collection[PartitionSpec]
+) -> BooleanExpression:
+    """Return a filter that PyIceberg's planner can compare with the values of partitions.
+
+    It keeps every file that the given filter keeps, and perhaps more: the readers decide. What the
+    planner gets wrong is left out or widened. It reads the UUIDs of identity partitions as
+    Python's, and compares them with bytes: no file would match. It computes the day after
+    9999-12-31, and the one before 0001-01-01, and fails. And ``truncate`` of the least integers
+    wraps to the greatest ones, in all writers, which a comparison with the smaller ones misses.
+
+    Args:
+        expression: The filter.
+        schema: The columns that it names.
+        specs: All partition specs of the table.
+    """
+    fields: dict[int, list[PartitionField]] = {}
+    for spec in specs:
+        for field in spec.fields:
+            if field.source_id in schema.field_ids:
+                fields.setdefault(field.source_id, []).append(field)
+    if not fields:
+        return expression
+    return visit(rewrite_not(expression), _ForPlanning(to_filter_schema(schema), fields))
+
+
+def bind_to_file(
+    bound: BooleanExpression, schema: Schema, held: Schema, constants: Mapping[int, Any]
+) -> BooleanExpression:
+    """Return what a filter asks of the columns of one file, bound to them.
+
+    Args:
+        bound: The filter, bound to `schema`.
+        schema: The columns that are read.
+        held: The columns of the file.
+        constants: Values by field id that the file's partition has.
+
+    Raises:
+        ValueError: If a column of the file has a type that cannot be compared with a value.
+        TypeError: If it has.
+    """
+    inside = visit(rewrite_not(bound), _InFile(schema, held, constants))
+    return bind(to_filter_schema(held), inside, case_sensitive=True)
+
+
+def find_root_id(number: int, schema: Schema) -> int:
+    """Return the id of the top-level column that a field of structs is in, or that it is."""
+    return _path(number, schema.fields)[0].field_id
+
+
+def _path(number: int, fields: Iterable[NestedField]) -> tuple[NestedField, ...]:
+    """Return the fields from the top down to that of an id, which is inside of structs alone."""
+    for field in fields:
+        if field.field_id == number:
+            return (field,)
+        kind = field.field_type
+        inside = _path(number, kind.fields) if isinstance(kind, StructType) else ()
+        if inside:
+            return (field, *inside)
+    return ()
+
+
+class _Condition(BoundBooleanExpressionVisitor[Any]):
+    """Makes Arrow's conditions of predicates; a comparison with null is null, as in SQL."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def _column(self, term: BoundTerm) -> Any:
+        # By ids and not by the dotted name: a column's own name may have dots.
+        path = _path(term.ref().field.field_id, self._schema.fields)
+        return pc.field(*(field.name for field in path))
+
+    def _one_of(self, term: BoundTerm, values: Collection[Any]) -> Any:
+        kind = term.ref().field.field_type
+        literals = [_scalar(value, kind) for value in values]
+        return self._column(term).isin(pa.array(literals, to_column_type(kind)))
+
+    def visit_in(self, term: BoundTerm, literals: set[Any]) -> Any:
+        return self._one_of(term, literals)
+
+    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> Any:
+        return ~self._one_of(term, literals)
+
+    def visit_is_nan(self, term: BoundTerm) -> Any:
+        return pc.is_nan(self._column(term))
+
+    def visit_not_nan(self, term: BoundTerm) -> Any:
+        return ~pc.is_nan(self._column(term))
+
+    def visit_is_null(self, term: BoundTerm) -> Any:
+        return self._column(term).is_null()
+
+    def visit_not_null(self, term: BoundTerm) -> Any:
+        return self._column(term).is_valid()
+
+    def visit_equal(self, term: BoundTerm, literal: Any) -> Any:
+        return self._column(term) == _literal(term, literal)
+
+    def visit_not_equal(self, term: BoundTerm, literal: Any) -> Any:
+        return self._column(term) != _literal(term, literal)
+
+    def visit_greater_than_or_equal(self, term: BoundTerm, literal: Any) -> Any:
+        return self._column(term) >= _literal(term, literal)
+
+    def visit_greater_than(self, term: BoundTerm, literal: Any) -> Any:
+        return self._column(term) > _literal(term, literal)
+
+    def visit_less_than(self, term: BoundTerm, literal: Any) -> Any:
+        return self._column(term) < _literal(term, literal)
+
+    def visit_less_than_or_equal(self, term: BoundTerm, literal: Any) -> Any:
+        return self._column(term) <= _literal(term, literal)
+
+    def visit_starts_with(self, term: BoundTerm, literal: Any) -> Any:
+        return pc.starts_with(self._column(term), literal.value)
+
+    def visit_not_starts_with(self, term: BoundTerm, literal: Any) -> Any:
+        return ~pc.starts_with(self._column(term), literal.value)
+
+    def visit_true(self) -> Any:
+        return pc.scalar(True)  # noqa: FBT003  Arrow's own signature
+
+    def visit_false(self) -> Any:
+        return pc.scalar(False)  # noqa: FBT003
+
+    def visit_not(self, child_result: Any) -> Any:
+        return ~child_result
+
+    def visit_and(self, left_result: Any, right_result: Any) -> Any:
+        return left_result & right_result
+
+    def visit_or(self, left_result: Any, right_result: Any) -> Any:
+        return left_result | right_result
+
+
+def _literal(term: BoundTerm, literal: Any) -> pa.Scalar:
+    return _scalar(literal.value, term.ref().field.field_type)
+
+
+def _scalar(value: Any, kind: IcebergType) -> pa.Scalar:
+    """Return a literal of PyIceberg in the form that a projected column has."""
+    if isinstance(kind, UUIDType):
+        value = str(UUID(bytes=value))
+    return pa.scalar(value, to_column_type(kind))
+
+
+class _Rewriting(BooleanExpressionVisitor[BooleanExpression]):
+    """Rebuilds an expression that has no negation around others."""
+
+    def visit_true(self) -> BooleanExpression:
+        return AlwaysTrue()
+
+    def visit_false(self) -> BooleanExpression:
+        return AlwaysFalse()
+
+    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
+        return Not(child_result)
+
+    def visit_and(
+        self, left_result: BooleanExpression, right_result: BooleanExpression
+    ) -> BooleanExpression:
+        return And(left_result, right_result)
+
+    def visit_or(
+        self, left_result: BooleanExpression, right_result: BooleanExpression
+    ) -> BooleanExpression:
+        return Or(left_result, right_result)
+
+    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
+        return predicate
+
+    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
+        return predicate
+
+
+class _ForPlanning(_Rewriting):
+    """Leaves out conditions, which count as true, or widens them. See `widen_for_planning`."""
+
+    def __init__(self, schema: Schema, fields: Mapping[int, Sequence[PartitionField]]) -> None:
+        self._schema = schema
+        self._fields = fields
+
+    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
+        bound = predicate.bind(self._schema, case_sensitive=False)
+        if not isinstance(bound, BoundPredicate):
+            return predicate
+        column = bound.term.ref().field
+        fields = self._fields.get(column.field_id, ())
+        is_uuid = isinstance(column.field_type, UUIDType)
+        if is_uuid and any(isinstance(field.transform, IdentityTransform) for field in fields):
+            return AlwaysTrue()
+        if not all(_can_project(field, bound) for field in fields):
+            return AlwaysTrue()
+        greatest = _GREATEST.get(str(column.field_type))
+        widths = [f.transform.width for f in fields if isinstance(f.transform, TruncateTransform)]
+        if greatest is None or not widths or not isinstance(predicate, _TO_WIDEN):
+            return predicate
+        wrapped: Any = GreaterThan  # type checkers disagree about the names of its parameters
+        return Or(predicate, wrapped(predicate.term, greatest - 2 * max(widths)))
+
+
+_GREATEST = {"int": 2**31 - 1, "long": 2**63 - 1}
+_TO_WIDEN = (EqualTo, In, LessThan, LessThanOrEqual)
+"""Predicates that PyIceberg compares with values of partitions, and that the least values meet."""
+
+
+def _can_project(field: PartitionField, bound: BoundPredicate) -> bool:
+    """Return True if PyIceberg can turn a predicate into those on the values of a partition."""
+    try:
+        field.transform.project(field.name, bound)
+        field.transform.strict_project(field.name, bound)
+    except (OverflowError, TypeError, ValueError):
+        return False
+    return True
+
+
+class _InFile(_Rewriting):
+    """Turns conditions on columns that are read into conditions on those of a file."""
+
+    def __init__(self, schema: Schema, held: Schema, constants: Mapping[int, Any]) -> None:
+        self._schema = schema
+        self._held = held
+        self._constants = constants
+
+    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
+        field = predicate.term.ref().field
+        name = self._held.find_column_name(field.field_id)
+        if name is None:
+            return self._of_absent(predicate, field)
+        # Row groups have no statistics of UUIDs that Arrow compares.
+        is_uuid = isinstance(field.field_type, UUIDType)
+        return AlwaysTrue() if is_uuid else _unbound(predicate, name)
+
+    def _of_absent(self, predicate: BoundPredicate, field: NestedField) -> BooleanExpression:
+        root = find_root_id(field.field_id, self._schema)
+        if self._held.find_column_name(root) is not None:
+            return AlwaysTrue()  # the value differs by row: it is null where the struct is null
+        column = self._schema.find_field(root)
+        rows = pa.table([create_absent_column(column, 1, self._constants)], [column.name])
+        found = rows.filter(to_arrow_condition(predicate, self._schema)).num_rows
+        return AlwaysTrue() if found else AlwaysFalse()
+
+
+def _unbound(predicate: BoundPredicate, name: str) -> BooleanExpression:
+    made: Any = predicate
+    if isinstance(predicate, BoundUnaryPredicate):
+        return predicate.as_unbound(name)
+    if isinstance(predicate, BoundSetPredicate):
+        return predicate.as_unbound(name, predicate.literals)
+    found: BooleanExpression = made.as_unbound(name, made.literal)
+    return found

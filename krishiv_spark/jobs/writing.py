@@ -52,11 +52,11 @@ def check_save_mode(output: ReadyOutput) -> bool:
 
 def _is_there(place: DataPlace) -> bool:
     if place.format == "krishiv-iceberg":
-        from krishiv_spark.iceberg.catalogs import catalog_errors, open_catalog
+        from krishiv_spark.iceberg.catalogs import explain_catalog_errors, open_catalog
         from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
         table = IcebergSinkOptions.parse(place.options, place.format)
-        with catalog_errors(table, "look for the table"):
+        with explain_catalog_errors(table, "look for the table"):
             catalog = open_catalog(table, create=True)
             return bool(catalog.table_exists(table.identifier))
     if place.format == "krishiv-parquet":

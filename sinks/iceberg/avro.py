@@ -15,7 +15,7 @@ from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.file import SYNC_SIZE, AvroOutputFile
 from pyiceberg.manifest import ManifestEntry, ManifestWriter, ManifestWriterV1, ManifestWriterV2
 
-from krishiv_spark.iceberg.internals import write_header
+from krishiv_spark.iceberg._pyiceberg import write_header
 from krishiv_spark.runtime.lru import LruCache
 
 if TYPE_CHECKING:

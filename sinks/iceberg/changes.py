@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import CommitRejected
-from krishiv_spark.iceberg.internals import parents
+from krishiv_spark.iceberg._pyiceberg import get_parent_ids
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.query_marks import PARENT_KEY
+from krishiv_spark.iceberg.property_keys import PARENT_KEY
 from krishiv_spark.sinks.iceberg.expiry import tidy
 from krishiv_spark.sinks.iceberg.manifests import EpochSnapshot
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -146,7 +146,7 @@ def _misfit(older: Schema, now: Schema) -> str | None:
     """What was done to a column, so that files of an older schema do not fit; None if they do."""
     for number in older.field_ids - now.field_ids:
         return f"column {older.find_column_name(number)!r} was dropped (or dropped and recreated)"
-    around = parents(now)
+    around = get_parent_ids(now)
     for number in now.field_ids:
         # What is inside of a new column that may be null is null with it.
         is_new_inside = number in around and around[number] not in older.field_ids

@@ -28,9 +28,9 @@ from krishiv_spark.errors import (
     KrishivError,
     OptionError,
 )
+from krishiv_spark.iceberg._pyiceberg import remove_written
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
-from krishiv_spark.iceberg.embedded import CatalogReplacedError, catalog_file_of
-from krishiv_spark.iceberg.internals import remove_written
+from krishiv_spark.iceberg.embedded import CatalogReplacedError, get_catalog_file
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.messages.redaction import excerpt
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
@@ -299,8 +299,8 @@ class Committer:
         except CatalogFailedError as error:
             self._last, self.unknown = error, True
             return None
-        before = catalog_file_of(self._tried[0].table)
-        if before is not None and before != catalog_file_of(table):
+        before = get_catalog_file(self._tried[0].table)
+        if before is not None and before != get_catalog_file(table):
             self._last = CatalogReplacedError(f"the catalog {before.path} was replaced meanwhile")
             return None
         return table

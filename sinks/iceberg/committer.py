@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.runtime.parallel import side_by_side

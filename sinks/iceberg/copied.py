@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.iceberg.embedded import CatalogFile, catalog_file_of
-from krishiv_spark.iceberg.file_access import access_of, guarded_io
-from krishiv_spark.iceberg.locations import Location
-from krishiv_spark.iceberg.metadata_files import read_pieces
-from krishiv_spark.iceberg.moved_warehouses import folders_in
+from krishiv_spark.iceberg.embedded import CatalogFile, find_table_folders, get_catalog_file
+from krishiv_spark.iceberg.file_access import Location
+from krishiv_spark.iceberg.file_io import get_access, get_guarded_io
+from krishiv_spark.iceberg.metadata_files import METADATA_SUFFIX, read_pieces
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.own_files import METADATA_SUFFIX
 from krishiv_spark.runtime.lru import LruCache
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ def check_own_warehouse(table: Table, options: IcebergSinkOptions) -> None:
     Raises:
         OptionError: If the warehouse was copied or moved, and no option allows that.
     """
-    catalog = catalog_file_of(table)
+    catalog = get_catalog_file(table)
     if catalog is None or options.copied_warehouse == "allow":
         return
     location = Location.parse(table.location())
@@ -97,7 +95,7 @@ def _refusal(table: Table, catalog: str, location: str, copy: str, warehouse: st
 
 def _find_copy(table: Table, location: str, of_catalog: Path) -> tuple[str, str] | None:
     """Return a copy of the table's folder, and the warehouse that has it; None if there is none."""
-    warehouse = access_of(table).access.warehouse
+    warehouse = get_access(table).access.warehouse
     given = None if warehouse is None else Location.parse(warehouse)
     warehouses = {str(of_catalog)}
     if given is not None and given.store == "disk":
@@ -105,7 +103,7 @@ def _find_copy(table: Table, location: str, of_catalog: Path) -> tuple[str, str]
     *namespace, name = table.name()
     usual = f"{'.'.join(namespace)}/{name}"
     for around in sorted(warehouses):
-        for folder in folders_in(around, location, usual):
+        for folder in find_table_folders(around, location, usual):
             with contextlib.suppress(OSError):
                 if os.path.samefile(folder, location):
                     break
@@ -141,7 +139,7 @@ def _is_same(one: str, other: str) -> bool:
 
 def _read(table: Table, path: str) -> tuple[str, str] | None:
     """Return the UUID and the location in a metadata file; None if it is no whole one."""
-    io = guarded_io(table)
+    io = get_guarded_io(table)
     limit = io.access.access.max_metadata_bytes
     with contextlib.suppress(OSError, EOFError, ValueError, LookupError, TypeError):
         # It is not the table that names this file.

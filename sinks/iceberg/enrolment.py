@@ -22,15 +22,15 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetPropertiesUpdate
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg._pyiceberg import commit_once
 from krishiv_spark.iceberg.catalogs import (
     CatalogFailedError,
-    catalog_errors,
+    explain_catalog_errors,
     forget_catalog,
     open_table,
 )
-from krishiv_spark.iceberg.internals import commit_once
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.query_marks import EPOCH_OF, NO_EPOCH
+from krishiv_spark.iceberg.property_keys import EPOCH_PREFIX, NO_EPOCH
 from krishiv_spark.sinks.iceberg.marks import has_key
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def _try_to_set(table: Table, options: IcebergSinkOptions, query: str) -> Except
     head = AssertRefSnapshotId.model_validate(
         {"ref": MAIN_BRANCH, "snapshot-id": metadata.current_snapshot_id}
     )
-    update = SetPropertiesUpdate(updates={f"{EPOCH_OF}{query}": NO_EPOCH})
+    update = SetPropertiesUpdate(updates={f"{EPOCH_PREFIX}{query}": NO_EPOCH})
     try:
         commit_once(table, (update,), (head, AssertTableUUID(uuid=metadata.table_uuid)))
     except CommitFailedException as error:
         return error
     except (NoSuchTableError, UnauthorizedError):
-        with catalog_errors(options, f"set a property of table {options.table_name}"):
+        with explain_catalog_errors(options, f"set a property of table {options.table_name}"):
             raise
     except Exception as error:  # noqa: BLE001  anything else may have happened: the caller looks
         if is_refusal(error):
@@ -111,7 +111,7 @@ def _try_to_set(table: Table, options: IcebergSinkOptions, query: str) -> Except
 def _refused(options: IcebergSinkOptions, query: str, error: Exception) -> OptionError:
     reason = options.describe_error(error)
     return OptionError(
-        f"{FORMAT}: the catalog refuses to set the property '{EPOCH_OF}{query}' of table "
+        f"{FORMAT}: the catalog refuses to set the property '{EPOCH_PREFIX}{query}' of table "
         f"{options.table_name}: {reason}. {_ADVICE}"
     )
 
@@ -119,7 +119,7 @@ def _refused(options: IcebergSinkOptions, query: str, error: Exception) -> Optio
 def _not_kept(options: IcebergSinkOptions, query: str) -> OptionError:
     return OptionError(
         f"{FORMAT}: the catalog does not keep the properties of table {options.table_name}: it "
-        f"accepted a commit that sets '{EPOCH_OF}{query}', and the table in its response lacks "
+        f"accepted a commit that sets '{EPOCH_PREFIX}{query}', and the table in its response lacks "
         f"the property. {_ADVICE}"
     )
 

@@ -12,13 +12,12 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.iceberg.commit_times import aging_time_ms
-from krishiv_spark.iceberg.file_access import guarded_io
-from krishiv_spark.iceberg.guarded import GuardedMetastoreCatalog
-from krishiv_spark.iceberg.named_snapshots import needed_by_name
+from krishiv_spark.iceberg.commit_rules import find_named_ids, get_aging_time_ms
+from krishiv_spark.iceberg.file_access import redact_errors
+from krishiv_spark.iceberg.file_io import get_guarded_io
+from krishiv_spark.iceberg.guarded_catalog import GuardedMetastoreCatalog
 from krishiv_spark.iceberg.own_files import OwnFiles
-from krishiv_spark.iceberg.redacting import redact_errors
-from krishiv_spark.iceberg.untrusted import iterate_ancestors
+from krishiv_spark.iceberg.property_keys import iterate_ancestors
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.sinks.iceberg.lines import has_other_line
 from krishiv_spark.sinks.iceberg.retention import (
@@ -53,7 +52,7 @@ def tidy(transaction: EpochTransaction, options: IcebergSinkOptions) -> None:
     retention = Retention.of(options, metadata.properties)
     if not (transaction.may_expire or options.expires_snapshots):
         retention = None
-    expired = [] if retention is None else retention.expired(metadata, aging_time_ms(metadata))
+    expired = [] if retention is None else retention.expired(metadata, get_aging_time_ms(metadata))
     if expired and (gone := _still_unnamed(expired, transaction, options)):
         transaction.stage(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": gone}))
         transaction.expires = True
@@ -72,7 +71,7 @@ def _still_unnamed(
     if isinstance(transaction.table.catalog, GuardedMetastoreCatalog):
         return expired
     try:
-        named = set(needed_by_name(open_table(options).metadata))
+        named = set(find_named_ids(open_table(options).metadata))
     except KrishivError:
         return []  # the next commit expires them, and this one says what is wrong
     return [number for number in expired if number not in named]
@@ -94,7 +93,7 @@ def remove_expired(table: Table, before: TableMetadata) -> None:
         gone = [one for one in before.snapshots if one.snapshot_id not in there]
         if gone and is_expired_by_us(after.properties) and not has_other_line(table):
             with redact_errors(table.io, "delete files of expired snapshots"):
-                own = OwnFiles.named_by(after, guarded_io(table))
+                own = OwnFiles.named_by(after, get_guarded_io(table))
                 own.delete(set(_unused(table, before, gone)))
     except Exception as error:  # noqa: BLE001  whatever it is, the epoch is true
         shown = scrub(error)
@@ -115,7 +114,7 @@ def _unused(table: Table, before: TableMetadata, gone: list[Snapshot]) -> Iterat
         return
     listed = {path for one in (line[-1], *others) for path in _paths(one.manifests(table.io))}
     were_on_line = {snapshot.snapshot_id for snapshot in _line(before)}
-    latest_ms = aging_time_ms(before) - _READING_MS
+    latest_ms = get_aging_time_ms(before) - _READING_MS
     for snapshot in gone:
         if snapshot.snapshot_id in were_on_line and snapshot.timestamp_ms <= latest_ms:
             manifests = snapshot.manifests(table.io)

@@ -17,7 +17,7 @@ from pyiceberg.typedef import Record
 from krishiv_spark.arrow.partition_files import OpenFiles, chunks
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.iceberg.internals import written_bytes
+from krishiv_spark.iceberg._pyiceberg import count_written_bytes
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.columns import table_columns
@@ -91,7 +91,7 @@ class _OpenDataFile:
 
     @property
     def room(self) -> int | None:
-        size = written_bytes(self._writer)
+        size = count_written_bytes(self._writer)
         return None if size < self._target.file_size else 0
 
     def write(self, rows: pa.Table) -> None:

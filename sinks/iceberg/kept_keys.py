@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.query_marks import KEY, KEY_OF
-from krishiv_spark.iceberg.untrusted import parse_count
+from krishiv_spark.iceberg.property_keys import UPSERT_KEY, UPSERT_KEY_PREFIX, parse_count
 from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.sinks.iceberg.marks import is_marked, last_committed_epoch
 
@@ -81,7 +80,11 @@ class KeyRule:
         metadata = transaction.table_metadata
         properties = metadata.properties
         if self.replaces:
-            found = [name for name in properties if name == KEY or name.startswith(KEY_OF)]
+            found = [
+                name
+                for name in properties
+                if name == UPSERT_KEY or name.startswith(UPSERT_KEY_PREFIX)
+            ]
             if found:
                 transaction.remove_properties(*found)
             return
@@ -89,7 +92,7 @@ class KeyRule:
         if ids is None or not self._keeps(properties):
             return
         text = ",".join(map(str, sorted(ids)))
-        names = [KEY, *([f"{KEY_OF}{self.query}"] if self._is_marked else [])]
+        names = [UPSERT_KEY, *([f"{UPSERT_KEY_PREFIX}{self.query}"] if self._is_marked else [])]
         if changed := {name: text for name in names if properties.get(name) != text}:
             transaction.set_properties(changed)
 
@@ -116,14 +119,18 @@ class KeyRule:
         return known if len(known) == len(found) else None
 
     def _own(self, metadata: TableMetadata) -> frozenset[int] | None:
-        return _kept(metadata.properties, f"{KEY_OF}{self.query}") if self._is_marked else None
+        return (
+            _kept(metadata.properties, f"{UPSERT_KEY_PREFIX}{self.query}")
+            if self._is_marked
+            else None
+        )
 
     def _of_table(self, metadata: TableMetadata) -> frozenset[int] | None:
         """Return the key of the table by all queries; identifier fields bind upserts only.
 
         A program that sets them declares that rows are distinct, not that it upserts.
         """
-        kept = _kept(metadata.properties, KEY)
+        kept = _kept(metadata.properties, UPSERT_KEY)
         if kept is None and self.keys:
             kept = frozenset(metadata.schema().identifier_field_ids) or None
         return kept

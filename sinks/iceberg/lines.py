@@ -28,14 +28,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyarrow import fs
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.file_access import guarded_io
-from krishiv_spark.iceberg.locations import Location
-from krishiv_spark.iceberg.metadata_files import read_pieces
-from krishiv_spark.iceberg.naming import id_in_name, id_of
+from krishiv_spark.iceberg.file_access import Location
+from krishiv_spark.iceberg.file_io import get_guarded_io
+from krishiv_spark.iceberg.metadata_files import METADATA_SUFFIX, read_pieces
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.own_files import METADATA_SUFFIX
-from krishiv_spark.iceberg.query_marks import EPOCH_OF
-from krishiv_spark.iceberg.untrusted import parse_count
+from krishiv_spark.iceberg.own_files import find_table_id, get_table_id
+from krishiv_spark.iceberg.property_keys import EPOCH_PREFIX, parse_count
 from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.runtime.once import warn_once
 
@@ -149,14 +147,14 @@ def _list_metadata(table: Table) -> _Listing:
     """List metadata files with the table's id; empty where files cannot be listed."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
-    inner = guarded_io(table).inner
+    inner = get_guarded_io(table).inner
     if not isinstance(inner, PyArrowFileIO):
         return _Listing()
     folder = table.location_provider().metadata_path
     scheme, host, path = PyArrowFileIO.parse_location(folder)
     selector = fs.FileSelector(path, allow_not_found=True)
     listed: Any = inner.fs_by_scheme(scheme, host).get_file_info(selector)
-    own = id_of(table.metadata.table_uuid)
+    own = get_table_id(table.metadata.table_uuid)
     modified_s = {
         file.base_name: file.mtime.timestamp()
         for file in listed
@@ -164,7 +162,7 @@ def _list_metadata(table: Table) -> _Listing:
     }
     named = {_name_of(table.metadata_location)}
     named |= {_name_of(entry.metadata_file) for entry in table.metadata.metadata_log}
-    unnamed = {name for name in modified_s if id_in_name(name) == own} - named
+    unnamed = {name for name in modified_s if find_table_id(name) == own} - named
     before_s = time.time() - _REPEATED_S
     old = [f"{folder}/{name}" for name in unnamed if modified_s[name] < before_s]
     return _Listing([f"{folder}/{name}" for name in unnamed], old, modified_s)
@@ -252,8 +250,8 @@ def _has_more_epochs(table: Table, version: _Version) -> bool:
 
 def _epochs_in(properties: Mapping[str, str]) -> dict[str, int]:
     """Return the newest epoch of each query; -1 for none yet, and for what is no number."""
-    marks = (pair for pair in properties.items() if pair[0].startswith(EPOCH_OF))
-    found = {name.removeprefix(EPOCH_OF): parse_count(text) for name, text in marks}
+    marks = (pair for pair in properties.items() if pair[0].startswith(EPOCH_PREFIX))
+    found = {name.removeprefix(EPOCH_PREFIX): parse_count(text) for name, text in marks}
     return {query: -1 if epoch is None else epoch for query, epoch in found.items()}
 
 
@@ -277,7 +275,7 @@ def _history(table: Table) -> list[_Version]:
 
 def _read_version(table: Table, path: str) -> _Version | None:
     """Return a metadata file; None if it is not there, or no whole one."""
-    limit = guarded_io(table).access.access.max_metadata_bytes
+    limit = get_guarded_io(table).access.access.max_metadata_bytes
     # OptionError, of a file that is too large, is a ValueError.
     with contextlib.suppress(FileNotFoundError, EOFError, ValueError, LookupError, TypeError):
         found = json.loads(b"".join(read_pieces(table.io.new_input(path), limit)))

@@ -26,10 +26,10 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import KeyDefaultDict
 
 from krishiv_spark.errors import CommitRejected
-from krishiv_spark.iceberg.internals import MergeAppend, copied, merged_manifest
-from krishiv_spark.iceberg.naming import marked_uuid
+from krishiv_spark.iceberg._pyiceberg import MergeAppend, copy_manifest, merge_manifests
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.planning import listed_files
+from krishiv_spark.iceberg.own_files import create_metadata_uuid
+from krishiv_spark.iceberg.planning import count_listed_files
 from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.sinks.iceberg.avro import manifest_writer
 
@@ -65,7 +65,7 @@ class EpochSnapshot(MergeAppend):
         gone = list(removed)
         operation = Operation.OVERWRITE if gone else Operation.APPEND
         io = transaction.table.io
-        uuid = marked_uuid(transaction.table_metadata.table_uuid)
+        uuid = create_metadata_uuid(transaction.table_metadata.table_uuid)
         super().__init__(operation, transaction, io, commit_uuid=uuid, snapshot_properties=summary)
         self._merge_enabled = merge
         for file in gone:
@@ -163,7 +163,7 @@ class EpochSnapshot(MergeAppend):
         """The manifest as it will be read from the snapshot's list."""
         if manifest.sequence_number != UNASSIGNED_SEQ:
             return manifest
-        numbered = copied(manifest)
+        numbered = copy_manifest(manifest)
         # If the catalog takes the snapshot, it is that; otherwise nobody reads this.
         numbered.sequence_number = self._transaction.table_metadata.next_sequence_number()
         if numbered.min_sequence_number == UNASSIGNED_SEQ:
@@ -231,7 +231,7 @@ class EpochSnapshot(MergeAppend):
         tiers[spec_id, max(tier + 1, self._tier(merged) or 0)].append(merged)
 
     def _merged(self, manifests: Sequence[ManifestFile]) -> ManifestFile:
-        return merged_manifest(self, manifests, self._target_size_bytes)
+        return merge_manifests(self, manifests, self._target_size_bytes)
 
     def _tier(self, manifest: ManifestFile) -> int | None:
         """How often a manifest of its size has been merged; None if it is left as it is."""
@@ -239,7 +239,7 @@ class EpochSnapshot(MergeAppend):
             return None
         if manifest.manifest_length >= self._target_size_bytes:
             return None
-        return _whole_log(listed_files(manifest))
+        return _whole_log(count_listed_files(manifest))
 
 
 _FILES: LruCache[str, Sequence[DataFile]] = LruCache(8 * _FANOUT)

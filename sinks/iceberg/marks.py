@@ -1,7 +1,7 @@
 """The epoch's mark: what a table itself says about the queries that write into it.
 
 It stands in two places: the summary of the epoch's snapshot, and properties of the table, so that
-the mark outlives the expiry of snapshots (`krishiv_spark.iceberg.query_marks`). All of it comes
+the mark outlives the expiry of snapshots (`krishiv_spark.iceberg.property_keys`). All of it comes
 with the rows, in one commit.
 """
 
@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import SinkError
-from krishiv_spark.iceberg.query_marks import (
-    DIGEST_OF,
+from krishiv_spark.iceberg.property_keys import (
+    DIGEST_PREFIX,
     EPOCH_KEY,
-    EPOCH_OF,
+    EPOCH_PREFIX,
     NO_EPOCH,
-    OFFSETS_OF,
+    OFFSETS_PREFIX,
     QUERY_KEY,
-    digest_of,
-    query_of,
+    find_digest,
+    find_query_id,
+    iterate_ancestors,
+    parse_count,
 )
-from krishiv_spark.iceberg.untrusted import iterate_ancestors, parse_count
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 
@@ -54,9 +55,11 @@ def properties_of(epoch: Epoch) -> dict[str, str]:
     number = str(epoch.number)
     # With the number, since somebody may change the other property alone.
     digest = (
-        {} if epoch.digest is None else {f"{DIGEST_OF}{epoch.query}": f"{number}:{epoch.digest}"}
+        {}
+        if epoch.digest is None
+        else {f"{DIGEST_PREFIX}{epoch.query}": f"{number}:{epoch.digest}"}
     )
-    return {f"{EPOCH_OF}{epoch.query}": number, **digest}
+    return {f"{EPOCH_PREFIX}{epoch.query}": number, **digest}
 
 
 def summary_of(epoch: Epoch) -> dict[str, str]:
@@ -104,7 +107,7 @@ class Reach:
 
         In summaries, as they had it once, all metadata files would repeat those of all epochs.
         """
-        return {} if self.offsets is None else {f"{OFFSETS_OF}{query}": self.offsets}
+        return {} if self.offsets is None else {f"{OFFSETS_PREFIX}{query}": self.offsets}
 
 
 def outdated(metadata: TableMetadata, query: str) -> list[str]:
@@ -112,12 +115,12 @@ def outdated(metadata: TableMetadata, query: str) -> list[str]:
 
     Those are its own, and those of queries that none of the table's snapshots is of any more.
     """
-    found = [name for name in metadata.properties if name.startswith(OFFSETS_OF)]
-    own = f"{OFFSETS_OF}{query}"
+    found = [name for name in metadata.properties if name.startswith(OFFSETS_PREFIX)]
+    own = f"{OFFSETS_PREFIX}{query}"
     # Nearly always, and spares a look at every snapshot.
     if found in ([], [own]):
         return found
-    alive = {f"{OFFSETS_OF}{query_of(snapshot)}" for snapshot in metadata.snapshots}
+    alive = {f"{OFFSETS_PREFIX}{find_query_id(snapshot)}" for snapshot in metadata.snapshots}
     return [name for name in found if name == own or name not in alive]
 
 
@@ -133,17 +136,17 @@ def last_committed_epoch(metadata: TableMetadata, query: str) -> CommittedEpoch 
     Raises:
         SinkError: If the property is no number, or older than the table's rows.
     """
-    number = metadata.properties.get(f"{EPOCH_OF}{query}")
+    number = metadata.properties.get(f"{EPOCH_PREFIX}{query}")
     if number is None or number == NO_EPOCH:
         return max(_in_summaries(metadata, query), default=None, key=lambda mark: mark.epoch)
     epoch = parse_count(number)
     if epoch is None:
         raise SinkError(
-            f"krishiv-iceberg: table property '{EPOCH_OF}{query}' is {number!r}, not the number "
-            "of an epoch: set it to the epoch that the table really has"
+            f"krishiv-iceberg: table property '{EPOCH_PREFIX}{query}' is {number!r}, not the "
+            "number of an epoch: set it to the epoch that the table really has"
         )
     _check_newest(metadata, query, epoch)
-    return CommittedEpoch(epoch, digest_of(metadata.properties, query, number))
+    return CommittedEpoch(epoch, find_digest(metadata.properties, query, number))
 
 
 def _check_newest(metadata: TableMetadata, query: str, epoch: int) -> None:
@@ -155,8 +158,8 @@ def _check_newest(metadata: TableMetadata, query: str, epoch: int) -> None:
     of_rows = epoch_of_rows(metadata, query)
     if of_rows is not None and of_rows > epoch:
         raise SinkError(
-            f"krishiv-iceberg: table property '{EPOCH_OF}{query}' is {epoch}, but the table has "
-            f"the rows of epoch {of_rows} of the query: the catalog did not keep the property "
+            f"krishiv-iceberg: table property '{EPOCH_PREFIX}{query}' is {epoch}, but the table "
+            f"has the rows of epoch {of_rows} of the query: the catalog did not keep the property "
             "of that commit, or it was changed since. Nothing was written. Set it to "
             f"{of_rows}, and have the catalog keep the table properties of each commit"
         )
@@ -164,7 +167,7 @@ def _check_newest(metadata: TableMetadata, query: str, epoch: int) -> None:
 
 def has_key(metadata: TableMetadata, query: str) -> bool:
     """Return True if the table has the property of a query's mark, with or without an epoch."""
-    return f"{EPOCH_OF}{query}" in metadata.properties
+    return f"{EPOCH_PREFIX}{query}" in metadata.properties
 
 
 def is_marked(query: str, txn_app_id: str | None) -> bool:
@@ -198,16 +201,16 @@ def epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:
     by_id, oldest = {one.snapshot_id: one for one in metadata.snapshots}, 0
     for snapshot in iterate_ancestors(by_id, metadata.current_snapshot_id):
         oldest = snapshot.sequence_number or 0
-        if (summary := snapshot.summary) is not None and query_of(snapshot) == query:
+        if (summary := snapshot.summary) is not None and find_query_id(snapshot) == query:
             return _number_of(summary, query)
     # One that a tag keeps may be older than all that led to the rows and is left; no younger one.
     later = (one for one in metadata.snapshots if (one.sequence_number or 0) > oldest)
-    return -1 if any(query_of(one) == query for one in later) else None
+    return -1 if any(find_query_id(one) == query for one in later) else None
 
 
 def _in_summaries(metadata: TableMetadata, query: str) -> Iterator[CommittedEpoch]:
     for snapshot in metadata.snapshots:
-        if (summary := snapshot.summary) is not None and query_of(snapshot) == query:
+        if (summary := snapshot.summary) is not None and find_query_id(snapshot) == query:
             yield CommittedEpoch(_number_of(summary, query), summary.get(_DIGEST))
 
 

@@ -23,7 +23,7 @@ from pyiceberg.typedef import Record
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.uuids import is_uuid
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.iceberg.internals import parents
+from krishiv_spark.iceberg._pyiceberg import get_parent_ids
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.partitions import group_starts
 from krishiv_spark.sinks.iceberg.sorting import SortKey, sorted_places
@@ -165,7 +165,7 @@ def _column(rows: pa.Table, schema: Schema, source: int) -> pa.ChunkedArray:
 def _path(schema: Schema, source: int) -> list[str]:
     """Names from the top down; a name may have dots in it."""
     names = [schema.find_field(source).name]
-    above = parents(schema)
+    above = get_parent_ids(schema)
     while source in above:
         source = above[source]
         names.insert(0, schema.find_field(source).name)

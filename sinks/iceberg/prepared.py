@@ -26,11 +26,9 @@ from pyiceberg.manifest import (
 )
 
 from krishiv_spark.errors import LogError
-from krishiv_spark.iceberg.naming import marked_uuid
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.own_files import OwnFiles
-from krishiv_spark.iceberg.query_marks import EPOCH_OF
-from krishiv_spark.iceberg.untrusted import parse_count
+from krishiv_spark.iceberg.own_files import OwnFiles, create_metadata_uuid
+from krishiv_spark.iceberg.property_keys import EPOCH_PREFIX, parse_count
 from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
 from krishiv_spark.sinks.iceberg.committer import Effect
 from krishiv_spark.sinks.iceberg.staged import StagedForTable
@@ -142,7 +140,7 @@ def _named_files(item: StagedForTable) -> Iterator[str]:
 
 def _write(table: Table, files: Sequence[DataFile]) -> str:
     metadata = table.metadata
-    name = f"{marked_uuid(metadata.table_uuid)}-m0.avro"
+    name = f"{create_metadata_uuid(metadata.table_uuid)}-m0.avro"
     path = table.location_provider().new_metadata_location(name)
     output = table.io.new_output(path)
     with write_manifest(
@@ -177,7 +175,7 @@ def _newest_epochs(properties: Mapping[str, str]) -> dict[str, int]:
     """Return the newest epoch in the table of each route, by what file names have of its query."""
     found: dict[str, int] = {}
     for key, text in properties.items():
-        query = key.removeprefix(EPOCH_OF)
+        query = key.removeprefix(EPOCH_PREFIX)
         if query != key and _ROUTE.fullmatch(query):
             name, number = query_in_stem(query), parse_count(text)
             epoch = _NO_EPOCH if number is None else number

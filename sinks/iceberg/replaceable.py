@@ -13,17 +13,16 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import TOTAL_EQUALITY_DELETES
 
 from krishiv_spark.errors import CommitRejected
-from krishiv_spark.iceberg.catalogs import catalog_errors
-from krishiv_spark.iceberg.conditions import filter_for_planning
+from krishiv_spark.iceberg.catalogs import explain_catalog_errors
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.planning import (
     UnreadableError,
     check_entry,
-    format_name,
-    metadata_errors,
+    explain_metadata_errors,
+    get_format_name,
 )
-from krishiv_spark.iceberg.query_marks import PARENT_KEY
-from krishiv_spark.iceberg.untrusted import iterate_ancestors
+from krishiv_spark.iceberg.projection import widen_for_planning
+from krishiv_spark.iceberg.property_keys import PARENT_KEY, iterate_ancestors
 from krishiv_spark.runtime.lru import LruCache
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def check_replaceable(table: Table, options: IcebergSinkOptions) -> None:
     if snapshot.summary is not None and snapshot.summary.get(TOTAL_EQUALITY_DELETES) == "0":
         return
     doing = f"read the deletes of table {options.table_name}"
-    with catalog_errors(options, doing), metadata_errors(snapshot):
+    with explain_catalog_errors(options, doing), explain_metadata_errors(snapshot):
         for manifest in snapshot.manifests(table.io):
             if manifest.content == ManifestContent.DELETES:
                 for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
@@ -98,7 +97,7 @@ def check_upsertable(table: Table, options: IcebergSinkOptions) -> None:
     if later is None or any(map(_is_foreign, later)):
         written = None if later is None else {one.snapshot_id for one in later}
         doing = f"read the files of table {options.table_name}"
-        with catalog_errors(options, doing), metadata_errors(head):
+        with explain_catalog_errors(options, doing), explain_metadata_errors(head):
             _check_bounds(table, head, written, keys)
     _CHECKED.put(known, head.snapshot_id)
 
@@ -134,10 +133,10 @@ def _check_bounds(
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             file = entry.data_file
             has_bounds = keys & (file.lower_bounds or {}).keys()
-            if format_name(file) != _PARQUET and not has_bounds:
+            if get_format_name(file) != _PARQUET and not has_bounds:
                 raise UnreadableError(
-                    f"{FORMAT}: {file.file_path} is {format_name(file)}, without bounds of the key "
-                    f"columns, so that every upsert would have to read it. {_REWRITE}"
+                    f"{FORMAT}: {file.file_path} is {get_format_name(file)}, without bounds of the "
+                    f"key columns, so that every upsert would have to read it. {_REWRITE}"
                 )
 
 
@@ -147,10 +146,10 @@ def check_parquet(file: DataFile) -> None:
     Raises:
         CommitRejected: If it is not.
     """
-    if format_name(file) != _PARQUET:
+    if get_format_name(file) != _PARQUET:
         raise CommitRejected(
-            f"{FORMAT}: {file.file_path} is {format_name(file)}, and by its bounds may have rows "
-            f"of the epoch's keys. Nothing was committed. {_REWRITE}"
+            f"{FORMAT}: {file.file_path} is {get_format_name(file)}, and by its bounds may have "
+            f"rows of the epoch's keys. Nothing was committed. {_REWRITE}"
         )
 
 
@@ -169,7 +168,7 @@ def files_to_replace(
     wanted: BooleanExpression = AlwaysTrue()
     if row_filter is not None:
         specs = table.specs().values()
-        wanted = filter_for_planning(row_filter, table.schema(), specs)
+        wanted = widen_for_planning(row_filter, table.schema(), specs)
     scan = table.scan(row_filter=wanted)
     try:
         yield from scan.plan_files()

@@ -13,9 +13,9 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.named_snapshots import needed_by_name
+from krishiv_spark.iceberg.commit_rules import find_named_ids
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.untrusted import parse_count
+from krishiv_spark.iceberg.property_keys import parse_count
 from krishiv_spark.messages.redaction import excerpt
 from krishiv_spark.runtime.once import warn_once
 
@@ -100,9 +100,9 @@ class Retention:
 
         Args:
             metadata: Of the table, before the commit.
-            now_ms: The time at which ages are measured, see `aging_time_ms`.
+            now_ms: The time at which ages are measured, see `get_aging_time_ms`.
         """
-        protected = set(needed_by_name(metadata))
+        protected = set(find_named_ids(metadata))
         there = [one for one in metadata.snapshots if one.snapshot_id not in protected]
         count, limit_ms = len(there) + 1, now_ms - self.age_ms  # this commit adds the newest
         over = 0 if self.most is None else count - self.most

@@ -17,10 +17,14 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 
 from krishiv_spark.errors import OptionError, SinkError
-from krishiv_spark.iceberg.catalogs import catalog_errors, forget_catalog
+from krishiv_spark.iceberg.catalogs import explain_catalog_errors, forget_catalog
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.query_marks import EPOCH_KEY, query_of
-from krishiv_spark.iceberg.untrusted import iterate_ancestors, parse_count
+from krishiv_spark.iceberg.property_keys import (
+    EPOCH_KEY,
+    find_query_id,
+    iterate_ancestors,
+    parse_count,
+)
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg import marks
 from krishiv_spark.sinks.iceberg.copied import open_own_table
@@ -127,7 +131,7 @@ class Rollback:
         self._stage(transaction, replay, found)
         doing = f"roll back table {self._options.table_name}"
         try:
-            with catalog_errors(
+            with explain_catalog_errors(
                 self._options, f"{doing}; run the command again, which checks the table"
             ):
                 try:
@@ -203,7 +207,7 @@ class Rollback:
         self, undone: Sequence[Snapshot], rest: Sequence[Snapshot], replay: Replay
     ) -> None:
         """Refuse a history that does not show all epochs of the query since the first one."""
-        if any(query_of(one) == replay.query for one in rest):
+        if any(find_query_id(one) == replay.query for one in rest):
             return
         oldest = (*undone, *rest)[-1:]
         if rest and oldest[0].sequence_number == 1:
@@ -235,7 +239,7 @@ def _tag_of(metadata: TableMetadata, replay: Replay) -> str:
 
 def _is_later(snapshot: Snapshot, replay: Replay) -> bool:
     number = _number_of(snapshot)
-    return query_of(snapshot) == replay.query and number is not None and number >= replay.first
+    return find_query_id(snapshot) == replay.query and number is not None and number >= replay.first
 
 
 def _number_of(snapshot: Snapshot) -> int | None:
@@ -247,7 +251,7 @@ def _in_words(snapshot: Snapshot) -> str:
     summary = snapshot.summary
     if summary is None:
         return f"snapshot {snapshot.snapshot_id} (its summary names no writer)"
-    query, engine = query_of(snapshot), summary.get("engine-name")
+    query, engine = find_query_id(snapshot), summary.get("engine-name")
     by = f"query {query}" if query is not None else "an unnamed writer"
     if engine is not None:
         by = f"{engine} {summary.get('engine-version') or ''}".strip()

@@ -11,7 +11,7 @@ import pyarrow as pa
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import (
     CatalogFailedError,
-    catalog_errors,
+    explain_catalog_errors,
     load_table,
     open_catalog,
     open_table,
@@ -136,7 +136,7 @@ def find_table(options: IcebergSinkOptions) -> Table | None:
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     catalog = _opened_catalog(options, create=False)
-    with catalog_errors(options, f"load table {options.table_name}"):
+    with explain_catalog_errors(options, f"load table {options.table_name}"):
         try:
             return load_table(catalog, options)
         except (NoSuchTableError, NoSuchNamespaceError):
@@ -166,7 +166,7 @@ def _fitting(options: IcebergSinkOptions, table: Table, rows: pa.Schema) -> Tabl
         updates = check_columns(rows, columns, options.table_name, options.schema_evolution)
         if not updates:
             return table
-        with catalog_errors(options, f"change the columns of table {options.table_name}"):
+        with explain_catalog_errors(options, f"change the columns of table {options.table_name}"):
             _update_schema(table, updates)
     raise CatalogFailedError(
         f"{FORMAT}: other writers repeatedly change the columns of table {options.table_name}: "
@@ -195,7 +195,7 @@ def _opened_or_made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Sche
         return found
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 
-    with catalog_errors(options, f"open or make table {options.table_name}"):
+    with explain_catalog_errors(options, f"open or make table {options.table_name}"):
         try:
             found = catalog.load_table(options.identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
@@ -253,9 +253,9 @@ def _new_schema(rows: pa.Schema) -> Schema:
 
 
 def _converted(columns: pa.Schema) -> Schema:
-    from krishiv_spark.iceberg.internals import schema_without_ids
+    from krishiv_spark.iceberg._pyiceberg import to_schema_without_ids
 
-    return schema_without_ids(columns)
+    return to_schema_without_ids(columns)
 
 
 def _check_version(table: Table, options: IcebergSinkOptions) -> None:

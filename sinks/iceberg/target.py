@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.iceberg.catalogs import worker_io
-from krishiv_spark.iceberg.naming import marked_stem
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.untrusted import parse_count
+from krishiv_spark.iceberg.own_files import add_table_id
+from krishiv_spark.iceberg.property_keys import parse_count
 from krishiv_spark.sinks.base import Task
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def stem_of(target: Target, task: Task) -> str:
     """
     query = query_in_stem(task.query)
     attempt = f"{task.partition:05d}-{task.attempt}-{query}-{task.epoch}-{task.nonce}"
-    return marked_stem(attempt, target.metadata.table_uuid)
+    return add_table_id(attempt, target.metadata.table_uuid)
 
 
 def query_in_stem(query: str) -> str:
@@ -142,7 +141,7 @@ def target_of(table: Table, file_size: int | None) -> Target:
         OptionError: If a property of the table is no number, or names a folder outside.
         SchemaError: If the table is partitioned or sorted by what it does not have.
     """
-    from krishiv_spark.iceberg.file_access import access_of
+    from krishiv_spark.iceberg.file_io import create_worker_io, get_access
 
     size = table.metadata.properties.get(_TARGET_FILE_SIZE, str(_DEFAULT_FILE_SIZE))
     own_size = parse_count(size)
@@ -153,8 +152,8 @@ def target_of(table: Table, file_size: int | None) -> Target:
         )
     metadata = _stripped(table.metadata)
     _check_columns(metadata)
-    locations = access_of(table).location_provider(metadata)
-    return Target(metadata, worker_io(table), locations, file_size or own_size or 0)
+    locations = get_access(table).location_provider(metadata)
+    return Target(metadata, create_worker_io(table), locations, file_size or own_size or 0)
 
 
 def _check_columns(metadata: TableMetadata) -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertTableUUID
 
-from krishiv_spark.iceberg.internals import commit_once
+from krishiv_spark.iceberg._pyiceberg import commit_once
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-    from krishiv_spark.iceberg.internals import SnapshotProducer
+    from krishiv_spark.iceberg._pyiceberg import SnapshotProducer
 
 __all__ = ["EpochTransaction"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.iceberg.redacting import redact_errors
+from krishiv_spark.iceberg.file_access import redact_errors
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile

@@ -28,11 +28,10 @@ from pyiceberg.expressions.literals import literal
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected
-from krishiv_spark.iceberg.files import table_file
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.projection import as_stored
-from krishiv_spark.iceberg.rows import cut, read_part
-from krishiv_spark.iceberg.scan import ScanProjection
+from krishiv_spark.iceberg.planning import to_table_file
+from krishiv_spark.iceberg.projection import to_stored_schema
+from krishiv_spark.iceberg.scan_tasks import ScanProjection, plan_tasks, read_task
 from krishiv_spark.sinks.base import Epoch, Task
 from krishiv_spark.sinks.iceberg.changes import check_fits, stage_snapshot
 from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
@@ -253,7 +252,7 @@ class _Reader:
     """
 
     def __init__(self, table: Table, schema: Schema) -> None:
-        wanted = as_stored(schema)
+        wanted = to_stored_schema(schema)
         self.columns = table_columns(schema)
         self._scan = ScanProjection(
             table.io, wanted, len(wanted.fields), table.name_mapping(), None
@@ -262,7 +261,7 @@ class _Reader:
 
     def rows(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
         """The rows of one file, always in the same order."""
-        file = table_file(task, self._specs)
-        for part in cut([file], self._scan, file.size):
-            for batch in read_part(part):
+        file = to_table_file(task, self._specs)
+        for part in plan_tasks([file], self._scan, file.size):
+            for batch in read_task(part):
                 yield conform(batch, self.columns)

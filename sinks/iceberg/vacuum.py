@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 from pyarrow import fs
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.catalogs import catalog_errors, open_table
-from krishiv_spark.iceberg.file_access import guarded_io
-from krishiv_spark.iceberg.locations import Location
-from krishiv_spark.iceberg.naming import id_in_name, id_of
+from krishiv_spark.iceberg.catalogs import explain_catalog_errors, open_table
+from krishiv_spark.iceberg.file_access import Location
+from krishiv_spark.iceberg.file_io import get_guarded_io
+from krishiv_spark.iceberg.metadata_files import METADATA_SUFFIX, read_table_uuid
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.own_files import METADATA_SUFFIX, read_store_time_s, read_table_uuid
+from krishiv_spark.iceberg.own_files import find_table_id, get_table_id, read_store_time_s
 from krishiv_spark.sinks.iceberg.copied import open_own_table
 from krishiv_spark.sinks.iceberg.lines import check_one_line
 from krishiv_spark.sinks.iceberg.prepared import find_unfinished
@@ -115,7 +115,7 @@ def find_orphans(
     listed = {file.identity: file for file in found}  # one folder may be in the other
     table = open_table(options)
     before = aging_time_s(partial(read_store_time_s, table), table.location()) - older_than_s
-    with catalog_errors(options, f"read the manifests of table {options.table_name}"):
+    with explain_catalog_errors(options, f"read the manifests of table {options.table_name}"):
         locations = set(_named(table))
         named = set(map(_identity, locations))
         unnamed = [file for identity, file in listed.items() if identity not in named]
@@ -129,7 +129,7 @@ def find_orphans(
         live = {number for place in locations if (number := _inode(place)) is not None}
         old = [file for file in old if _inode(file.path) not in live]
     owners = [_owner(table, file.path, inside.get(file.path)) for file in old]
-    ours = {id_of(table.metadata.table_uuid), *([None] if foreign_names else [])}
+    ours = {get_table_id(table.metadata.table_uuid), *([None] if foreign_names else [])}
     gone = [file for file, own in zip(old, owners, strict=True) if own in ours]
     kept = set[str]() if unfinished else _unfinished(table, options, gone)
     files = (OrphanFile(file.path, file.size) for file in gone if file.path not in kept)
@@ -137,7 +137,7 @@ def find_orphans(
 
 
 def _unfinished(table: Table, options: IcebergOptions, files: Iterable[_ListedFile]) -> set[str]:
-    with catalog_errors(options, f"read the manifests of table {options.table_name}"):
+    with explain_catalog_errors(options, f"read the manifests of table {options.table_name}"):
         return find_unfinished(table.io, table.properties, (file.path for file in files))
 
 
@@ -150,7 +150,7 @@ def remover(options: IcebergOptions) -> Callable[[OrphanFile], None]:
     io = open_table(options).io
 
     def remove(orphan: OrphanFile) -> None:
-        with catalog_errors(options, f"remove {orphan.path}"):
+        with explain_catalog_errors(options, f"remove {orphan.path}"):
             io.delete(orphan.path)
 
     return remove
@@ -180,11 +180,11 @@ def _owner(table: Table, path: str, inside: str | None) -> str | None:
     """Id of the table that a file is of; None if neither its name nor what is in it tells.
 
     Args:
-        table: The table: in names of metadata only its own id means something, see `id_in_name`.
+        table: The table: in names of metadata only its own id means something, see `find_table_id`.
         path: Where the file is.
         inside: If it is a metadata file, the table's UUID in it.
     """
-    own, named = id_of(table.metadata.table_uuid), id_in_name(path)
+    own, named = get_table_id(table.metadata.table_uuid), find_table_id(path)
     is_data = not path.endswith((".avro", METADATA_SUFFIX))
     if named == own or inside is not None:  # those of others have been refused
         return own
@@ -232,7 +232,7 @@ def _check_place(table: Table, folder: str, *, foreign_names: bool) -> None:
 def _listed(table: Table, *, foreign_names: bool) -> Iterator[_ListedFile]:
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
-    io = guarded_io(table).inner
+    io = get_guarded_io(table).inner
     if not isinstance(io, PyArrowFileIO):
         raise OptionError(
             f"{FORMAT}: files of {table.location()} cannot be listed with {type(io).__name__}"

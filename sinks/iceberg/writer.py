@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.redacting import redact_errors
 from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.sinks.base import Guarantee, OutputMode, Ownership, Task, Writer
 from krishiv_spark.sinks.iceberg.committer import Effect, IcebergCommitter, TableInHand

@@ -17,7 +17,7 @@ _READERS = {
     "krishiv-kafka": "krishiv_spark.sources.kafka.reader:KafkaReader",
 }
 _OFFSETS = {
-    "iceberg": "krishiv_spark.sources.iceberg.position:IcebergOffset",
+    "iceberg": "krishiv_spark.sources.iceberg.offset:IcebergOffset",
     "kafka": "krishiv_spark.sources.kafka.offset:KafkaOffset",
 }
 

@@ -1,1 +1,1 @@
-"""Reading tables, and all that this alone needs."""
+"""The source of ``krishiv-iceberg``: batches, streams and changes of tables."""

@@ -15,8 +15,8 @@ from krishiv_spark.sources.base import SourceOptions
 __all__ = ["IcebergSourceOptions", "Milliseconds"]
 
 
-def _milliseconds(text: object) -> object:
-    """Milliseconds since 1970 UTC, from their number or from a time with its zone."""
+def _to_milliseconds(text: object) -> object:
+    """Convert a time with a zone to epoch milliseconds; return other values unchanged."""
     if not isinstance(text, str) or text.strip().lstrip("-").isdigit():
         return text
     try:
@@ -33,26 +33,26 @@ def _milliseconds(text: object) -> object:
     return since // dt.timedelta(milliseconds=1)
 
 
-Milliseconds = Annotated[int, BeforeValidator(_milliseconds)]
-"""A moment in milliseconds since 1970 UTC."""
+Milliseconds = Annotated[int, BeforeValidator(_to_milliseconds)]
+"""A time in milliseconds since 1970 UTC."""
 
 
-def _names(written: str, *more: str) -> Any:
+def _alias(written: str, *more: str) -> Any:
     return AliasChoices(written, *more)
 
 
 class IcebergSourceOptions(SourceOptions, IcebergOptions):
-    """Options of the source; names with hyphens are those of Iceberg's own connector."""
+    """Options of the Iceberg source; names with hyphens are those of Iceberg's own connector."""
 
     snapshot_id: int | None = Field(
         default=None,
-        validation_alias=_names("snapshot-id", "snapshotId"),
+        validation_alias=_alias("snapshot-id", "snapshotId"),
         description="Batch: the snapshot to read. Stream: the first load is a full scan of this "
         "snapshot; rows that were appended after it follow.",
     )
     as_of_timestamp: Milliseconds | None = Field(
         default=None,
-        validation_alias=_names("as-of-timestamp", "asOfTimestamp", "timestampAsOf"),
+        validation_alias=_alias("as-of-timestamp", "asOfTimestamp", "timestampAsOf"),
         description="Batch: read the table at this time: milliseconds since 1970 UTC, or a time "
         "with a zone, such as `2013-01-01T12:00:00Z`.",
     )
@@ -62,17 +62,17 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
     tag: str | None = Field(default=None, description="Batch: the tag to read.")
     start_snapshot_id: int | None = Field(
         default=None,
-        validation_alias=_names("start-snapshot-id", "startSnapshotId"),
+        validation_alias=_alias("start-snapshot-id", "startSnapshotId"),
         description="Read only rows that were appended after this snapshot.",
     )
     end_snapshot_id: int | None = Field(
         default=None,
-        validation_alias=_names("end-snapshot-id", "endSnapshotId"),
+        validation_alias=_alias("end-snapshot-id", "endSnapshotId"),
         description="Batch, with `start-snapshot-id`: the last snapshot whose rows are read.",
     )
     stream_from_timestamp: Milliseconds | None = Field(
         default=None,
-        validation_alias=_names("stream-from-timestamp", "streamFromTimestamp"),
+        validation_alias=_alias("stream-from-timestamp", "streamFromTimestamp"),
         description="Stream: start at the first snapshot with this timestamp or later, written as "
         "for `as-of-timestamp`.",
     )
@@ -85,24 +85,24 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
     max_files_per_trigger: int | None = Field(
         default=None,
         gt=0,
-        validation_alias=_names("streaming-max-files-per-micro-batch", "maxFilesPerTrigger"),
+        validation_alias=_alias("streaming-max-files-per-micro-batch", "maxFilesPerTrigger"),
         description="Maximum number of files in a batch.",
     )
     max_rows_per_trigger: int | None = Field(
         default=None,
         gt=0,
-        validation_alias=_names("streaming-max-rows-per-micro-batch", "maxRowsPerTrigger"),
+        validation_alias=_alias("streaming-max-rows-per-micro-batch", "maxRowsPerTrigger"),
         description="Maximum number of rows in a batch. A file is never split over batches.",
     )
     skip_overwrite_snapshots: bool = Field(
         default=False,
-        validation_alias=_names("streaming-skip-overwrite-snapshots", "skipOverwriteSnapshots"),
+        validation_alias=_alias("streaming-skip-overwrite-snapshots", "skipOverwriteSnapshots"),
         description="Skip snapshots that overwrite rows, including the rows that they add. By "
         "default, they are an error.",
     )
     skip_delete_snapshots: bool = Field(
         default=False,
-        validation_alias=_names("streaming-skip-delete-snapshots", "skipDeleteSnapshots"),
+        validation_alias=_alias("streaming-skip-delete-snapshots", "skipDeleteSnapshots"),
         description="Skip snapshots that only delete rows. By default, they are an error.",
     )
     columns: Names = Field(
@@ -112,7 +112,7 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
     )
     row_filter: str | None = Field(
         default=None,
-        validation_alias=_names("rowFilter", "row-filter"),
+        validation_alias=_alias("rowFilter", "row-filter"),
         description="Filter for the rows to read, in PyIceberg's notation: `carrier = 'UA' and "
         "delay >= 15`. Files and row groups without matching rows are not opened.",
     )
@@ -129,14 +129,14 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
     max_partition_bytes: ByteSize = Field(
         default=128 * 2**20,
         gt=0,
-        validation_alias=_names("maxPartitionBytes", "split-size"),
+        validation_alias=_alias("maxPartitionBytes", "split-size"),
         description="Approximate maximum size in bytes that one task reads. Larger files are split "
         "by row group. Opening a file counts as 4 MiB. By default, tasks are smaller, down to "
         "`16m`, until there are 200.",
     )
 
     @model_validator(mode="after")
-    def _check_places(self) -> Self:
+    def _check_starts(self) -> Self:
         chosen = {
             "snapshot-id": self.snapshot_id,
             "as-of-timestamp": self.as_of_timestamp,
@@ -168,8 +168,8 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
             )
         return self
 
-    def refused(self, *, streaming: bool) -> list[str]:
-        """Options that were given, but have no meaning in a stream, or in a batch."""
+    def list_meaningless(self, *, streaming: bool) -> list[str]:
+        """Return the options that were set and have no meaning in a stream, or in a batch."""
         stream = {"stream-from-timestamp": self.stream_from_timestamp}
         if "starting_offsets" in self.model_fields_set:
             stream["startingOffsets"] = 0

@@ -174,7 +174,7 @@ def test_a_catalog_that_stays_away(place):
 
 @pytest.mark.parametrize("place", [REST], indirect=True)
 def test_a_catalog_that_takes_a_commit_and_says_nothing(place, monkeypatch):
-    monkeypatch.setattr("krishiv_spark.iceberg.rest._READ_S", 5.0)
+    monkeypatch.setattr("krishiv_spark.iceberg.rest_catalog._READ_S", 5.0)
     with place.behind_proxy() as (proxy, given):
         life = IcebergLife(place.warehouse, **given, commitTimeout="30 s")
         life.epoch(0, numbered(0))

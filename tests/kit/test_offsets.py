@@ -4,7 +4,7 @@ from pathlib import Path
 
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.sources.chain.position import ChainOffset
-from krishiv_spark.sources.iceberg.position import IcebergOffset, StreamingOffset
+from krishiv_spark.sources.iceberg.offset import IcebergOffset, StreamingOffset
 from krishiv_spark.sources.kafka.offset import KafkaOffset
 from krishiv_spark.sources.memory.reader import MemoryOffset
 from krishiv_spark.sources.parquet.listing import FoundFile

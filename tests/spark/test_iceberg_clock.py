@@ -6,7 +6,7 @@ from py4j.protocol import Py4JJavaError
 from pyiceberg.table.update import update_table_metadata
 from wrong_clocks import DAY_S, shifted_clock
 
-from krishiv_spark.iceberg import guarded, internals
+from krishiv_spark.iceberg import _pyiceberg, guarded_catalog
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def test_java_reads_a_table_that_an_earlier_version_broke_after_the_next_commit(
     tmp_path, shift, java, monkeypatch
 ):
     with monkeypatch.context() as earlier:
-        earlier.setattr(internals, "raise_times", lambda _, updates: updates)
-        earlier.setattr(guarded, "updated_metadata", _updated_by_pyiceberg)
+        earlier.setattr(_pyiceberg, "raise_times", lambda _, updates: updates)
+        earlier.setattr(guarded_catalog, "apply_updates", _updated_by_pyiceberg)
         write(tmp_path, shift, [0, DAY_S, 0])
     with pytest.raises(Py4JJavaError, match="Expected sorted"):
         java.values(table_of(tmp_path).metadata_location, "id")

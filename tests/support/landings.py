@@ -14,7 +14,7 @@ from iceberg_life import IcebergLife
 from iceberg_tables import NAME, make_table, table_in
 
 from krishiv_spark.arrow.schemas import conform
-from krishiv_spark.iceberg.query_marks import EPOCH_KEY, EPOCH_OF, OFFSETS_OF, QUERY_KEY
+from krishiv_spark.iceberg.property_keys import EPOCH_KEY, EPOCH_PREFIX, OFFSETS_PREFIX, QUERY_KEY
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 
@@ -64,7 +64,9 @@ class Landing:
 def told(query: str, epoch: int, *offsets: dict[str, Any] | None) -> dict[str, str]:
     """The properties that say where the sources of a query stood at an epoch."""
     kept = json.dumps({"epoch": epoch, "offsets": list(offsets)})
-    return {f"{EPOCH_OF}{query}": str(epoch)} | ({f"{OFFSETS_OF}{query}": kept} if offsets else {})
+    return {f"{EPOCH_PREFIX}{query}": str(epoch)} | (
+        {f"{OFFSETS_PREFIX}{query}": kept} if offsets else {}
+    )
 
 
 def land(

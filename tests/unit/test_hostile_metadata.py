@@ -50,20 +50,18 @@ from pyiceberg.types import (
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError, SinkError, StorageError
 from krishiv_spark.iceberg.avro_files import BoundedAvroFile, bound_avro_files
 from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.iceberg.files import DeleteFile, TableFile
+from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-from krishiv_spark.iceberg.planning import UnreadableError
-from krishiv_spark.iceberg.redacting import redact_errors
-from krishiv_spark.iceberg.rows import cut, task_bytes
-from krishiv_spark.iceberg.scan import ScanProjection
-from krishiv_spark.iceberg.untrusted import parse_count
+from krishiv_spark.iceberg.planning import DeleteFile, TableFile, UnreadableError
+from krishiv_spark.iceberg.property_keys import parse_count
+from krishiv_spark.iceberg.scan_tasks import ScanProjection, choose_task_bytes, plan_tasks
 from krishiv_spark.parquet.footers import BadFileError
 from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.sinks.iceberg import manifests as sink_manifests
 from krishiv_spark.sinks.iceberg.marks import epoch_of_rows, last_committed_epoch
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.retention import Retention
-from krishiv_spark.sources.iceberg.changelog.rows import compare
+from krishiv_spark.sources.iceberg.changelog.row_changes import plan_comparison
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "text": ["a", "b"]})
 IO = PyArrowFileIO()
@@ -227,15 +225,15 @@ SCAN = ScanProjection(IO, Schema(), 0, None, None)
 
 def test_a_file_of_any_size_makes_a_bounded_number_of_tasks():
     files = [TableFile("x", 2**62, 2**62), TableFile("y", 1, 1)]
-    parts = cut(files, SCAN, task_bytes(files, 2**27))
+    parts = plan_tasks(files, SCAN, choose_task_bytes(files, 2**27))
     assert len(parts) <= 200_002
     assert sum(len(part.ranges) for part in parts) <= 200_002
     honest = [TableFile(str(n), 2**27, 1) for n in range(1000)]
-    assert len(cut(honest, SCAN, 2**27)) == 1000
+    assert len(plan_tasks(honest, SCAN, 2**27)) == 1000
 
 
 def test_rows_of_any_number_make_a_bounded_number_of_comparisons():
-    parts = compare([TableFile("x", 2**62, 2**62)], [], SCAN, pa.schema([]), ("id",))
+    parts = plan_comparison([TableFile("x", 2**62, 2**62)], [], SCAN, pa.schema([]), ("id",))
     assert len(parts) == 10_000
 
 
@@ -586,10 +584,10 @@ def read_with(tmp_path, delete):
     wanted = Schema(NestedField(1, "id", LongType(), required=False))
     scan = ScanProjection(IO, wanted, 1, None, None)
     file = TableFile(str(data), data.stat().st_size, 10, deletes=(delete,))
-    from krishiv_spark.iceberg.rows import read_part
+    from krishiv_spark.iceberg.scan_tasks import read_task
 
-    (part,) = cut([file], scan, 2**27)
-    return [row for batch in read_part(part) for row in batch["id"].to_pylist()]
+    (part,) = plan_tasks([file], scan, 2**27)
+    return [row for batch in read_task(part) for row in batch["id"].to_pylist()]
 
 
 def test_deleted_positions_of_any_kind(tmp_path):

@@ -18,10 +18,10 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.locations import SimpleLocationProvider
 
 from krishiv_spark.errors import LogError, OptionError, StorageError
-from krishiv_spark.iceberg.avro_blocks import block_decompressor
-from krishiv_spark.iceberg.catalogs import open_table, worker_io
-from krishiv_spark.iceberg.file_access import FileAccess, TableAccess
-from krishiv_spark.iceberg.locations import Location
+from krishiv_spark.iceberg.avro_files import create_decompressor
+from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.file_access import FileAccess, Location, TableAccess
+from krishiv_spark.iceberg.file_io import create_worker_io
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import OwnFiles
 from krishiv_spark.operate.inspection.tables import look_at_table
@@ -214,7 +214,7 @@ def rest_server():
 def test_a_rest_catalog_names_no_code_and_passes_none_on(rest, canary, where):
     table = open_table(rest(**{where: CODE}))
     assert table.scan().to_arrow()["id"].to_pylist() == [1, 2]
-    worker_io(table)
+    create_worker_io(table)
     table.location_provider()
     assert not canary.exists()
 
@@ -227,7 +227,7 @@ def test_a_rest_catalog_chooses_no_login_class(rest, canary):
 
 def test_what_a_rest_catalog_hands_out_with_a_table_reaches_tasks(rest):
     vended = {"s3.access-key-id": "vended", "s3.secret-access-key": "s", "s3.region": "eu-west-1"}
-    io = worker_io(open_table(rest(config=vended)))
+    io = create_worker_io(open_table(rest(config=vended)))
     assert vended.items() <= io.properties.items()
     assert "uri" not in io.properties
 
@@ -280,7 +280,7 @@ STORES = {
 def ask(table):
     """As a planner and a task: read the list of manifests, and write a file beside it."""
     location = table.current_snapshot().manifest_list
-    for io in (table.io, worker_io(table)):
+    for io in (table.io, create_worker_io(table)):
         with pytest.raises((OSError, StorageError), match=r".+"):
             io.new_input(location).open().read()
 
@@ -320,7 +320,7 @@ def test_a_host_that_only_the_table_names_is_not_asked(warehouse, location):
         server.settimeout(0.1)
         with_manifest_list(warehouse, location.format(server.getsockname()[1]))
         table = open_table(options_of(warehouse))
-        for io in (table.io, worker_io(table)):
+        for io in (table.io, create_worker_io(table)):
             with pytest.raises(OptionError, match="'dataFilesWithin' = 'any'"):
                 io.new_input(table.current_snapshot().manifest_list).open()
         with pytest.raises(TimeoutError):
@@ -693,7 +693,7 @@ def test_metadata_that_is_too_large_is_not_read(warehouse):
 def test_a_block_of_a_manifest_that_is_too_large_is_not_read(codec):
     if codec == "snappy":  # PyIceberg's extra, whose package the tests have
         pytest.importorskip("snappy")
-    known, decompress = KNOWN_CODECS[codec], block_decompressor(codec)
+    known, decompress = KNOWN_CODECS[codec], create_decompressor(codec)
 
     def pack(text):
         return text if known is None else known.compress(text)[0]

@@ -29,7 +29,7 @@ from pyiceberg.types import IntegerType, LongType
 from krishiv_spark.errors import DataLossError, OptionError, SchemaError
 from krishiv_spark.iceberg.planning import UnreadableError
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.iceberg.changelog import rows as changelog_rows
+from krishiv_spark.sources.iceberg.changelog import row_changes as changelog_rows
 from krishiv_spark.sources.iceberg.reader import IcebergOffset
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -10,13 +10,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import SetSnapshotRefUpdate, update_table_metadata
 from wrong_clocks import DAY_S, shifted_clock
 
-from krishiv_spark.iceberg import guarded
+from krishiv_spark.iceberg import guarded_catalog
 from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.iceberg.commit_times import repair_times
+from krishiv_spark.iceberg.commit_rules import repair_times
 from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
 
 MINUTE_MS = 60_000
-LOGGER = "krishiv_spark.iceberg.commit_times"
+LOGGER = "krishiv_spark.iceberg.commit_rules"
 
 
 @pytest.fixture
@@ -170,8 +170,8 @@ def unruled(monkeypatch):
         )
 
     with monkeypatch.context() as patched:
-        patched.setattr(guarded, "updated_metadata", update)
-        patched.setattr("krishiv_spark.iceberg.internals.raise_times", lambda _, updates: updates)
+        patched.setattr(guarded_catalog, "apply_updates", update)
+        patched.setattr("krishiv_spark.iceberg._pyiceberg.raise_times", lambda _, updates: updates)
         yield patched.undo
 
 

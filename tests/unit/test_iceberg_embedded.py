@@ -2,7 +2,6 @@
 
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from iceberg_life import IcebergLife, ids, numbered
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg import catalogs, embedded
-from krishiv_spark.iceberg.rest import TimeoutRestCatalog
 
 ROOT = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
 
@@ -67,19 +65,14 @@ def test_the_file_system_of_a_path_is_that_of_the_deepest_mount_that_is_not_hidd
     lines = [ROOT, "30 22 0:9 / /data rw - nfs a:/ rw", "31 30 0:9 / /data rw - xfs /dev/sdb rw"]
     told.write_text("\n".join([*lines, "32 31 0:9 / /data/far rw - nfs4 b:/ rw"]))
     kinds = {"/database": "ext4", "/data": "xfs", "/data/x/y": "xfs", "/data/far/z": "nfs4"}
-    assert {path: embedded.mount_of(path, told).kind for path in kinds} == kinds
-    assert embedded.mount_of("/", tmp_path / "missing") is None
+    assert {path: embedded.find_mount(path, told).kind for path in kinds} == kinds
+    assert embedded.find_mount("/", tmp_path / "missing") is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such a list")
 def test_the_file_systems_of_this_machine_are_known():
-    assert embedded.mount_of("/proc/self").kind == "proc"
-    assert embedded.mount_of("/").place == "/"
-
-
-def test_a_class_path_that_earlier_releases_told_still_names_the_catalog():
-    module, _, name = "krishiv_spark.iceberg.rest.PatientRestCatalog".rpartition(".")
-    assert getattr(import_module(module), name) is TimeoutRestCatalog
+    assert embedded.find_mount("/proc/self").kind == "proc"
+    assert embedded.find_mount("/").place == "/"
 
 
 # --- a warehouse whose mount is away

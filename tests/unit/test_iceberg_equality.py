@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krishiv_spark.sources.iceberg.changelog.equality import numbered, shares_of, unmatched
+from krishiv_spark.sources.iceberg.changelog.row_changes import (
+    assign_shares,
+    find_unmatched,
+    number_rows,
+)
 
 INNER = pa.struct([("a", pa.int32()), ("b", pa.string())])
 DIFFERENT = {
@@ -37,18 +41,18 @@ def test_rows_are_the_same_if_their_values_are(kind):
     pieces = values.take(places)
     whole = pa.table({"v": pa.chunked_array([pieces[1:4], pieces[4:], pieces[:1]])})
     order = [*range(1, len(pieces)), 0]
-    found = numbered(whole.append_column("w", whole["v"]))
+    found = number_rows(whole.append_column("w", whole["v"]))
     same = {(places[order[i]].as_py(), int(number)) for i, number in enumerate(found)}
     assert len(same) == len(values) == len(set(found.tolist()))
-    shares = [shares_of(part, 3).tolist() for part in whole.to_batches()]
+    shares = [assign_shares(part, 3).tolist() for part in whole.to_batches()]
     by_value = {(n, share) for n, share in zip(found, sum(shares, []), strict=True)}  # noqa: RUF017  few
     assert len(by_value) == len(values)
 
 
 @given(st.lists(st.integers(0, 4)), st.lists(st.integers(0, 4)))
 def test_each_row_takes_one_other_away(own, others):
-    left = numbered(pa.table({"v": pa.array([*own, *others], pa.int64())}))
-    kept = unmatched(left[: len(own)], left[len(own) :])
+    left = number_rows(pa.table({"v": pa.array([*own, *others], pa.int64())}))
+    kept = find_unmatched(left[: len(own)], left[len(own) :])
     found = Counter(value for value, stays in zip(own, kept, strict=True) if stays)
     assert found == Counter(own) - Counter(others)
 
@@ -56,5 +60,5 @@ def test_each_row_takes_one_other_away(own, others):
 def test_shares_are_about_equal():
     many = pa.record_batch({"n": range(10_000), "s": [f"name {n % 97}" for n in range(10_000)]})
     for column in (many, many.select(["n"])):
-        sizes = Counter(shares_of(column, 8).tolist()).values()
+        sizes = Counter(assign_shares(column, 8).tolist()).values()
         assert max(sizes) < 2 * min(sizes)

@@ -16,11 +16,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.utils.concurrent import ExecutorFactory
 
 from krishiv_spark.errors import DataLossError, OptionError
-from krishiv_spark.iceberg import own_files
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, open_table
-from krishiv_spark.iceberg.sqlcatalog import CachingSqlCatalog
+from krishiv_spark.iceberg.sql_catalog import CachingSqlCatalog
 from krishiv_spark.sinks.iceberg import changes, expiry, retention
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.retention import Retention
@@ -344,7 +344,7 @@ def dies_at_removal(folder, number, epoch, after, **given):
             real(io, place)
 
         PyArrowFileIO.delete = delete
-        own_files.ExecutorFactory.get_or_create = staticmethod(InTurn)
+        ExecutorFactory.get_or_create = staticmethod(InTurn)
         IcebergLife(folder, **given).epoch(epoch, numbered(0))
         os._exit(0)
 

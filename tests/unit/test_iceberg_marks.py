@@ -18,7 +18,7 @@ from krishiv_spark.sinks.iceberg import commits
 from krishiv_spark.sinks.iceberg import writer as writer_module
 from krishiv_spark.sinks.iceberg.enrolment import is_refusal
 from krishiv_spark.sinks.iceberg.marks import last_committed_epoch
-from krishiv_spark.sources.iceberg.lander import lander_of
+from krishiv_spark.sources.iceberg.landing import find_landing_query
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
 
 KEY = "krishiv.epoch.query-1"
@@ -40,7 +40,7 @@ def test_a_mark_without_an_epoch_is_none_to_everybody(tmp_path):
     source = IcebergSourceOptions.parse({"path": "db.rows", "warehouse": str(tmp_path)}, "test")
     for query in (None, "query-1"):
         with pytest.raises(OptionError, match=r"has written no epoch|does not record") as caught:
-            lander_of(source, metadata.properties, query)
+            find_landing_query(source, metadata.properties, query)
         assert "epochs of" not in str(caught.value)
 
 
@@ -48,7 +48,7 @@ def test_a_second_query_that_has_no_epoch_yet_hides_no_landing_query(tmp_path):
     properties = {KEY: "0", "krishiv.epoch.new": "none"}
     properties["krishiv.offsets.query-1"] = '{"epoch":0,"offsets":[{"x":1}]}'
     source = IcebergSourceOptions.parse({"path": "db.rows", "warehouse": str(tmp_path)}, "test")
-    assert lander_of(source, properties, None).query == "query-1"
+    assert find_landing_query(source, properties, None).query == "query-1"
 
 
 def test_a_driver_that_is_killed_right_after_its_mark_was_asked_for(tmp_path):

@@ -20,7 +20,7 @@ from krishiv_spark.cli import main
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import IcebergOptions
-from krishiv_spark.iceberg.relocation.avro_records import read_avro
+from krishiv_spark.iceberg.relocation.table_rewriter import read_avro
 
 STEPS = ("table", "database", "switch", "switched", "noted", "retired", "deleted")
 

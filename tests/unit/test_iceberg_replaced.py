@@ -89,7 +89,7 @@ def test_nothing_is_committed_to_a_catalog_that_is_replaced_during_the_commit(
 def test_the_path_is_compared_once_more_right_before_the_commit(place, monkeypatch):
     """The metadata file of the attempt is written between the two looks."""
     staged = place.life.stage(2, numbered(2))
-    from krishiv_spark.iceberg.sqlcatalog import CachingSqlCatalog
+    from krishiv_spark.iceberg.sql_catalog import CachingSqlCatalog
 
     real = CachingSqlCatalog._write_metadata
 

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from krishiv_spark.iceberg import glue, postgresql, rest
+from krishiv_spark.iceberg import catalogs, glue_catalog, rest_catalog
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, open_catalog, open_table
 from krishiv_spark.runtime.contacts import note_reached
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -36,9 +36,9 @@ def refusal(uri="", **properties):
 
 
 def test_the_first_contact_is_short_and_later_ones_are_not(silent, monkeypatch):
-    assert rest._FIRST_CONNECT_S <= rest._FIRST_READ_S < 10 < rest._READ_S
-    monkeypatch.setattr(rest, "_FIRST_READ_S", 0.2)
-    monkeypatch.setattr(rest, "_READ_S", 3.0)
+    assert rest_catalog._FIRST_CONNECT_S <= rest_catalog._FIRST_READ_S < 10 < rest_catalog._READ_S
+    monkeypatch.setattr(rest_catalog, "_FIRST_READ_S", 0.2)
+    monkeypatch.setattr(rest_catalog, "_READ_S", 3.0)
     text, took_s = refusal(f"http://127.0.0.1:{silent}")
     assert f"http://127.0.0.1:{silent} does not respond: correct 'catalog.uri'" in text
     assert took_s < 2.5
@@ -55,9 +55,9 @@ def glue_at(endpoint):
 
 
 def test_glue_is_given_up_soon_if_it_never_has_answered(silent, monkeypatch):
-    assert glue._FIRST_CONNECT_S <= glue._FIRST_READ_S < 10 < glue._READ_S
-    monkeypatch.setattr(glue, "_FIRST_READ_S", 0.2)
-    monkeypatch.setattr(glue, "_READ_S", 1.5)
+    assert glue_catalog._FIRST_CONNECT_S <= glue_catalog._FIRST_READ_S < 10 < glue_catalog._READ_S
+    monkeypatch.setattr(glue_catalog, "_FIRST_READ_S", 0.2)
+    monkeypatch.setattr(glue_catalog, "_READ_S", 1.5)
     endpoint = f"http://127.0.0.1:{silent}"
     text, took_s = refusal(**glue_at(endpoint))
     assert f'Read timeout on endpoint URL: "{endpoint}/"' in text
@@ -72,21 +72,21 @@ def test_glue_is_given_up_soon_if_it_never_has_answered(silent, monkeypatch):
 
 
 def test_postgresql_is_given_up_soon(silent, monkeypatch):
-    assert int(postgresql._PATIENCE["connect_timeout"]) < 10
-    monkeypatch.setitem(postgresql._PATIENCE, "connect_timeout", "2")  # the least of libpq
+    assert int(catalogs._PATIENCE["connect_timeout"]) < 10
+    monkeypatch.setitem(catalogs._PATIENCE, "connect_timeout", "2")  # the least of libpq
     text, took_s = refusal(f"postgresql+psycopg2://us:hunter2@127.0.0.1:{silent}/db")
     assert "timeout expired" in text
     assert 1.5 < took_s < 3.5  # asked once
 
 
 def test_what_a_user_has_set_for_postgresql_stays(monkeypatch):
-    patient = postgresql.patient
-    assert patient("postgresql://h/d").startswith("postgresql://h/d?connect_timeout=8&tcp_user")
-    given = patient("postgresql://h/d?connect_timeout=99&keepalives_idle=")
+    add = catalogs.add_libpq_timeouts
+    assert add("postgresql://h/d").startswith("postgresql://h/d?connect_timeout=8&tcp_user")
+    given = add("postgresql://h/d?connect_timeout=99&keepalives_idle=")
     assert given.count("connect_timeout") == given.count("keepalives_idle") == 1
     assert "connect_timeout=99&" in given
     monkeypatch.setenv("PGCONNECT_TIMEOUT", "70")
-    assert "connect_timeout" not in patient("postgresql://h/d")
+    assert "connect_timeout" not in add("postgresql://h/d")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.iceberg import planning
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.iceberg.history import ChangedRowsError
+from krishiv_spark.sources.iceberg.planner import ChangedRowsError
 from krishiv_spark.sources.iceberg.reader import IcebergOffset, IcebergSourceOptions
 
 ID = pa.schema([("id", pa.int64())])

@@ -41,10 +41,13 @@ from pyiceberg.types import (
 )
 
 from krishiv_spark.errors import DataLossError, SchemaError
-from krishiv_spark.iceberg.files import TableFile
-from krishiv_spark.iceberg.planning import UnreadableError
-from krishiv_spark.iceberg.rows import cut, task_bytes
-from krishiv_spark.iceberg.scan import ScanProjection, groups_with
+from krishiv_spark.iceberg.planning import TableFile, UnreadableError
+from krishiv_spark.iceberg.scan_tasks import (
+    ScanProjection,
+    choose_task_bytes,
+    plan_tasks,
+    select_row_groups,
+)
 from krishiv_spark.sources.base import UNLIMITED
 
 NUMBERS = pa.schema([("id", pa.int64()), ("s", pa.string())])
@@ -408,7 +411,7 @@ def test_a_filter_passes_over_row_groups(tmp_path):
     shape, (piece,) = pickle.loads(part.scan), part.ranges
     held = pyarrow_to_schema(pq.read_schema(piece.file.path))
     with pa.OSFile(piece.file.path) as file:
-        assert groups_with(file, held, piece.file, shape) == {3, 4, 5}
+        assert select_row_groups(file, held, piece.file, shape) == {3, 4, 5}
     found = batch(tmp_path, rowFilter="number > 34 and number < 52 and n is null")
     assert sorted(found["number"].to_pylist()) == [*range(35, 52)]
 
@@ -582,16 +585,18 @@ def test_tasks_are_many_but_not_tiny():
         return [TableFile("a", size, 1) for size in sizes]
 
     mib = 2**20
-    assert task_bytes(sized(mib), 128 * mib) == 16 * mib
-    assert task_bytes(sized(*[100 * mib] * 100), 128 * mib) == 52 * mib  # to open them counts
-    assert task_bytes(sized(2**40), 128 * mib) == 128 * mib
-    assert task_bytes(sized(2**40), mib) == mib
+    assert choose_task_bytes(sized(mib), 128 * mib) == 16 * mib
+    assert (
+        choose_task_bytes(sized(*[100 * mib] * 100), 128 * mib) == 52 * mib
+    )  # to open them counts
+    assert choose_task_bytes(sized(2**40), 128 * mib) == 128 * mib
+    assert choose_task_bytes(sized(2**40), mib) == mib
 
 
 def test_small_files_share_tasks_however_many_they_are():
     files = [TableFile(f"{number}", 2_000, 10) for number in range(100_000)]
     scan = ScanProjection(None, Schema(), 0, None, None)
-    tasks = cut(files, scan, task_bytes(files, 128 * 2**20))
+    tasks = plan_tasks(files, scan, choose_task_bytes(files, 128 * 2**20))
     assert sum(len(task.ranges) for task in tasks) == 100_000
     assert len(tasks) < 4_000  # of which each takes Spark and PySpark some milliseconds
 

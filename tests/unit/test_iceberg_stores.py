@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
+from krishiv_spark.iceberg.file_io import StoreFileIO, derive_s3_properties
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-from krishiv_spark.iceberg.stores import StoreFileIO, store_properties
 
 KEYS = {
     "storage.s3.accessKeyId": "ours",
@@ -23,7 +23,7 @@ def nothing_in_the_environment(monkeypatch):
 
 def found(given, place="s3a://box/x"):
     """Without the limits of time."""
-    properties = store_properties(given, place)
+    properties = derive_s3_properties(given, place)
     return {name: text for name, text in properties.items() if not name.endswith("-timeout")}
 
 

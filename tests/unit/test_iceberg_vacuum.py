@@ -14,7 +14,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from wrong_clocks import DAY_S, shifted_clock
 
 from krishiv_spark.cli import main
-from krishiv_spark.iceberg.naming import id_in_name, id_of, marked_stem, marked_uuid
+from krishiv_spark.iceberg.own_files import (
+    add_table_id,
+    create_metadata_uuid,
+    find_table_id,
+    get_table_id,
+)
 from krishiv_spark.sinks.iceberg import vacuum as vacuum_module
 
 OTHER = "db.other"
@@ -95,8 +100,8 @@ def test_every_file_that_the_sink_writes_has_the_table_s_id(tmp_path):
     life.epoch(0, numbered(0))
     life.epoch(1, numbered(0))
     life.stage(2, numbered(0))
-    own = id_of(table_of(tmp_path).metadata.table_uuid)
-    strange = {path.name for path in files(tmp_path / "db") if id_in_name(str(path)) != own}
+    own = get_table_id(table_of(tmp_path).metadata.table_uuid)
+    strange = {path.name for path in files(tmp_path / "db") if find_table_id(str(path)) != own}
     assert [name for name in strange if not name.startswith("00000-")] == []  # its first metadata
 
 
@@ -110,13 +115,13 @@ def test_a_metadata_file_that_was_not_written_to_its_end_goes(tmp_path):
 
 @given(st.uuids(), st.text("abc019-_", max_size=9), st.integers(0, 10**6))
 def test_ids_are_found_in_names(table, query, number):
-    own, stem = id_of(table), marked_stem(f"00000-1-{query}-0-0123456789ab", table)
+    own, stem = get_table_id(table), add_table_id(f"00000-1-{query}-0-0123456789ab", table)
     names = [f"{stem}-{number:05d}.parquet", f"{stem}.changes"]
-    commit = marked_uuid(table)
+    commit = create_metadata_uuid(table)
     names += [f"{commit}-m{number}.avro", f"snap-{number}-0-{commit}.avro"]
     names += [f"{number:05d}-{commit}.metadata.json", f"{number:05d}-{commit}.gz.metadata.json"]
-    assert {id_in_name(f"s3://bucket/{own}/{name}") for name in names} == {own}
-    assert id_in_name(f"{own}/{query}{number}.parquet") is None
+    assert {find_table_id(f"s3://bucket/{own}/{name}") for name in names} == {own}
+    assert find_table_id(f"{own}/{query}{number}.parquet") is None
 
 
 SPELLINGS = {

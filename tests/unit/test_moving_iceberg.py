@@ -10,7 +10,7 @@ from spark_starts import make_checkpoint, offsets_in
 
 from krishiv_spark.cli import main
 from krishiv_spark.sources.base import UNLIMITED
-from krishiv_spark.sources.iceberg.position import IcebergOffset
+from krishiv_spark.sources.iceberg.offset import IcebergOffset
 from krishiv_spark.sources.iceberg.reader import IcebergReader
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -18,9 +18,9 @@ from pyiceberg.table.update.snapshot import _MergeAppendFiles
 from pyiceberg.types import IntegerType, NestedField, StructType
 from wheels import ROOT
 
-from krishiv_spark.iceberg import internals
+from krishiv_spark.iceberg import _pyiceberg
 
-DOOR = "krishiv_spark/iceberg/internals.py"
+DOOR = "krishiv_spark/iceberg/_pyiceberg.py"
 OVERRIDDEN = {
     Catalog: ["_delete_old_metadata", "_load_file_io"],
     RestCatalog: [
@@ -66,22 +66,22 @@ def test_methods_that_are_called_or_overridden(kind):
 
 
 def test_what_the_door_imports_is_there():
-    assert all(hasattr(internals, name) for name in internals.__all__)
-    given = inspect.signature(internals._ManifestMergeManager).parameters
+    assert all(hasattr(_pyiceberg, name) for name in _pyiceberg.__all__)
+    given = inspect.signature(_pyiceberg._ManifestMergeManager).parameters
     assert {"merge_enabled", "snapshot_producer"} <= given.keys()
 
 
 def test_fields_know_what_is_around_them():
     inner = NestedField(2, "b", IntegerType(), required=False)
     schema = Schema(NestedField(1, "a", StructType(inner), required=False))
-    assert internals.parents(schema) == {2: 1}
+    assert _pyiceberg.get_parent_ids(schema) == {2: 1}
 
 
 def test_a_writer_tells_how_much_it_has_written():
     output = PyArrowFileIO().new_output("nothing.parquet")  # made with the first batch
     schema = Schema(NestedField(1, "a", IntegerType(), required=False))
     writer = FileFormatFactory.get(FileFormat.PARQUET).create_writer(output, schema, {})
-    assert internals.written_bytes(writer) == 0
+    assert _pyiceberg.count_written_bytes(writer) == 0
 
 
 def test_private_names_of_pyiceberg_are_imported_by_the_door_only():

@@ -12,7 +12,7 @@ from krishiv_spark.memory.store import open_store
 from krishiv_spark.offsets import Claim, open_log
 from krishiv_spark.operate.moving.replay_sources import source_options
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
-from krishiv_spark.sources.iceberg.position import IcebergOffset, StreamingOffset
+from krishiv_spark.sources.iceberg.offset import IcebergOffset, StreamingOffset
 from krishiv_spark.sources.memory.handle import Pushed, memory_source
 
 SCHEMA = pa.schema([("id", pa.int64())])

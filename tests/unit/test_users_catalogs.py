@@ -14,16 +14,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg import internals
-from krishiv_spark.iceberg.catalogs import forget_catalog, open_catalog, open_table
-from krishiv_spark.iceberg.file_access import (
-    FileAccess,
-    GuardedFileIO,
-    keep_users_choices,
-    merge_vended,
-)
-from krishiv_spark.iceberg.guarded import GuardedCatalog, GuardedTable
-from krishiv_spark.iceberg.guarding import guard
+from krishiv_spark.iceberg import _pyiceberg
+from krishiv_spark.iceberg.catalogs import forget_catalog, guard, open_catalog, open_table
+from krishiv_spark.iceberg.file_access import FileAccess, keep_users_choices, merge_vended
+from krishiv_spark.iceberg.file_io import GuardedFileIO
+from krishiv_spark.iceberg.guarded_catalog import GuardedCatalog, GuardedTable
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "text": ["a", "b"]})
@@ -183,7 +178,7 @@ def test_settings_of_pyicebergs_environment_count_as_the_users(warehouse, monkey
     def config_of(name):
         return configured if name == "krishiv" else None
 
-    monkeypatch.setattr(internals._ENV_CONFIG, "get_catalog_config", config_of)
+    monkeypatch.setattr(_pyiceberg._ENV_CONFIG, "get_catalog_config", config_of)
     options = IcebergOptions.parse({"table": TABLE, "catalog.type": "sql"}, FORMAT)
     set_properties(warehouse, {"write.data.path": str(elsewhere)})
     table = open_table(options)

@@ -20,15 +20,21 @@ from uuid import uuid4
 
 from krishiv_spark.durable import sync_folder
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.moved_warehouses import RELOCATED
+from krishiv_spark.iceberg.embedded import RELOCATED
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.relocation.path_map import PathMap, local_path
 from krishiv_spark.iceberg.relocation.table_rewriter import (
+    DELETED,
+    RelocatedTable,
     TableRewriter,
+    read_avro,
     read_metadata,
-    verify_table,
 )
-from krishiv_spark.iceberg.relocation.warehouse_files import WarehouseFiles, read_brought
+from krishiv_spark.iceberg.relocation.warehouse_files import (
+    PathMap,
+    WarehouseFiles,
+    local_path,
+    read_brought,
+)
 
 __all__ = ["relocate"]
 
@@ -450,3 +456,60 @@ def _check_untouched(paths: PathMap, state: _State) -> None:
             "relocation was started. Decide which of them counts: remove the other one's "
             f"{_CATALOG}, and, if it is the new one, {paths.new}/{_STATE}"
         )
+
+
+def verify_table(files: WarehouseFiles, table: RelocatedTable, name: str) -> None:
+    """Read a table in its new folder, and compare it with the old one.
+
+    Raises:
+        OptionError: If a file is missing, has another size or names the old folder, or a snapshot
+            has other rows.
+    """
+    new = WarehouseFiles(files.paths, in_place=True, link=False)
+    metadata = read_metadata(new, table.metadata)
+    seen: dict[str, int] = {}
+    for snapshot in metadata.get("snapshots") or []:
+        rows = sum(_verified_rows(files, path, name, seen) for path in _manifests_in(new, snapshot))
+        expected = table.rows[snapshot["snapshot-id"]]
+        if rows != expected:
+            raise _unverified(
+                name, f"snapshot {snapshot['snapshot-id']} has {rows} rows, not {expected}"
+            )
+
+
+def _manifests_in(new: WarehouseFiles, snapshot: dict[str, Any]) -> Iterator[str]:
+    if "manifest-list" not in snapshot:
+        yield from snapshot.get("manifests", ())
+        return
+    for record in read_avro(new.read(snapshot["manifest-list"])).records:
+        yield record["manifest_path"]
+
+
+def _verified_rows(files: WarehouseFiles, manifest: str, name: str, seen: dict[str, int]) -> int:
+    """Return the rows of a manifest's data files, all of which are there."""
+    if manifest not in seen:
+        rows = 0
+        for entry in read_avro(Path(_checked(files, manifest, name)).read_bytes()).records:
+            file = entry["data_file"]
+            if entry["status"] != DELETED:
+                _checked(files, file["file_path"], name)
+                rows += 0 if file.get("content") else file["record_count"]
+        seen[manifest] = rows
+    return seen[manifest]
+
+
+def _checked(files: WarehouseFiles, location: str, name: str) -> str:
+    """Return the path of a file that is in its new place with the size that it must have."""
+    if files.paths.is_below(location):
+        raise _unverified(name, f"{location} is in the old folder")
+    path = files.source(location)
+    if not Path(path).is_file() or Path(path).stat().st_size != files.sizes.get(path, -1):
+        raise _unverified(name, f"{path} is missing, or has another size than the old file")
+    return path
+
+
+def _unverified(name: str, reason: str) -> OptionError:
+    return OptionError(
+        f"{FORMAT}: table {name} is not whole in its new folder: {reason}. Nothing was switched: "
+        "was the old warehouse changed meanwhile? Run the command again"
+    )

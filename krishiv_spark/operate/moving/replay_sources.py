@@ -201,8 +201,8 @@ class SourceCheck:
     def _ask_table(self, source: str, text: str) -> str:
         from krishiv_spark.iceberg.catalogs import open_table
         from krishiv_spark.sources.iceberg.history import History
+        from krishiv_spark.sources.iceberg.offset import IcebergOffset
         from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
-        from krishiv_spark.sources.iceberg.position import IcebergOffset
 
         offset = IcebergOffset.from_json(text)
         own = IcebergSourceOptions.among(self._given(source))
@@ -222,7 +222,7 @@ class SourceCheck:
                 "the source with -s"
             )
         history = History.of_branch(options.table_name, metadata, options.branch)
-        later = history.after(offset.spot)
+        later = history.list_unread(offset.spot)
         if offset.spot.file is not None and history.find(offset.spot.snapshot) is None:
             raise OptionError(_listed([f"snapshot {offset.spot.snapshot}, which was half read"]))
         return f"the {len(later)} snapshots after it are still there"

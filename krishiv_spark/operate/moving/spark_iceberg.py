@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from krishiv_spark.errors import DataLossError, OffsetError
+from krishiv_spark.sources.iceberg.offset import IcebergOffset, StreamingOffset
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
-from krishiv_spark.sources.iceberg.position import IcebergOffset, StreamingOffset
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -91,25 +91,25 @@ class TableSpots:
         if snapshot is None:
             raise DataLossError(
                 f"snapshot {spot.snapshot}, up to which the old query has read, is not in the "
-                f"history of {self._parsed.table_name}; {self._history.available()}"
+                f"history of {self._parsed.table_name}; {self._history.describe_available()}"
             )
         place = self._place(spot, snapshot)
         return IcebergOffset(table=str(self._table.metadata.table_uuid), spot=place)
 
     def _place(self, spot: SparksSpot, snapshot: Snapshot) -> StreamingOffset:
-        from krishiv_spark.sources.iceberg.slices import done
+        from krishiv_spark.sources.iceberg.offset import end_of_snapshot
 
         read, count = self._files_read(spot, snapshot)
         if read == count:
-            return done(snapshot)
+            return end_of_snapshot(snapshot)
         if read == 0 and not spot.scan:
             return self._before(snapshot)
-        return done(snapshot).model_copy(update={"file": read, "scan": spot.scan})
+        return end_of_snapshot(snapshot).model_copy(update={"file": read, "scan": spot.scan})
 
     def _files_read(self, spot: SparksSpot, snapshot: Snapshot) -> tuple[int, int]:
         """How many files of a snapshot were read, as ours counts them, and how many there are.
 
-        Both count in the order of the manifests (``MicroBatches``, `planned_files`). Iceberg's
+        Both count in the order of the manifests (``MicroBatches``, `plan_files`). Iceberg's
         connector begins each one with the number of files in those before, also of files that it
         does not read, since an earlier snapshot has added them.
 
@@ -117,17 +117,17 @@ class TableSpots:
             OffsetError: If it depends on the version of the connector which files were read.
         """
         from krishiv_spark.iceberg.planning import (
-            data_entries,
-            data_manifests,
-            listed_files,
-            metadata_errors,
+            count_listed_files,
+            explain_metadata_errors,
+            list_data_entries,
+            list_data_manifests,
         )
 
         begin = read = count = 0
-        with metadata_errors(snapshot):
-            for manifest in data_manifests(self._table, snapshot, scan=spot.scan):
-                files = len(data_entries(self._table, snapshot, manifest, scan=spot.scan))
-                listed = listed_files(manifest)
+        with explain_metadata_errors(snapshot):
+            for manifest in list_data_manifests(self._table, snapshot, scan=spot.scan):
+                files = len(list_data_entries(self._table, snapshot, manifest, scan=spot.scan))
+                listed = count_listed_files(manifest)
                 if spot.scan and manifest.deleted_files_count:
                     self._check_removed(spot, begin + listed + manifest.deleted_files_count)
                 read += min(files, max(0, spot.position - begin))
@@ -146,10 +146,10 @@ class TableSpots:
 
     def _before(self, snapshot: Snapshot) -> StreamingOffset:
         """After the snapshot before, since one place has one text."""
-        from krishiv_spark.sources.iceberg.slices import done
+        from krishiv_spark.sources.iceberg.offset import end_of_snapshot
 
         parent = self._history.find(snapshot.parent_snapshot_id)
         if parent is not None:
-            return done(parent)
+            return end_of_snapshot(parent)
         before = snapshot.parent_snapshot_id
         return StreamingOffset() if before is None else StreamingOffset(snapshot=before)

@@ -18,7 +18,7 @@ PRELOADS = "KRISHIV_SPARK_PRELOADS"
 
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "kafka": ("kafka", "krishiv_spark.kafka.records.jit"),
-    "iceberg": ("krishiv_spark.iceberg.sqlcatalog", "krishiv_spark.iceberg.rest"),
+    "iceberg": ("krishiv_spark.iceberg.sql_catalog", "krishiv_spark.iceberg.rest_catalog"),
 }
 """By format, what its first batch would import: a tenth of a second to one, so only on demand."""
 

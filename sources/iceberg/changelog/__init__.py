@@ -1,1 +1,1 @@
-"""What snapshots change: files, then rows, with the two columns that say how."""
+"""Changes of tables (`readChanges`): the files of snapshots, and the rows by which they differ."""

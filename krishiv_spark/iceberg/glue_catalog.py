@@ -20,7 +20,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table import Table
 from typing_extensions import override
 
-from krishiv_spark.iceberg.guarded import GuardedMetastoreCatalog
+from krishiv_spark.iceberg.guarded_catalog import GuardedMetastoreCatalog
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
 from krishiv_spark.runtime.contacts import note_reached, was_reached
 

@@ -19,8 +19,9 @@ from pyiceberg.typedef import EMPTY_DICT
 from requests import Session
 from typing_extensions import override
 
-from krishiv_spark.iceberg.file_access import create_file_io, keep_users_choices, merge_vended
-from krishiv_spark.iceberg.guarded import GuardedCatalog
+from krishiv_spark.iceberg.file_access import keep_users_choices, merge_vended
+from krishiv_spark.iceberg.file_io import create_file_io
+from krishiv_spark.iceberg.guarded_catalog import GuardedCatalog
 from krishiv_spark.options.plain_secrets import warn_of_plain_http
 from krishiv_spark.runtime.contacts import note_reached, was_reached
 from krishiv_spark.storage.http_sessions import guard
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog.rest import TableResponse
     from pyiceberg.io import FileIO
 
-__all__ = ["GuardedRestCatalog", "PatientRestCatalog", "TimeoutRestCatalog"]
+__all__ = ["GuardedRestCatalog", "TimeoutRestCatalog"]
 
 _CONNECT_S, _READ_S = 10.0, 60.0
 """The latter between two pieces of an answer. A commit that took longer may have happened: it is
@@ -108,7 +109,3 @@ def _ask(request: Callable[..., Any], method: str, url: str, **given: Any) -> An
     answer = request(method, url, timeout=patience, **given)
     note_reached(name)
     return answer
-
-
-PatientRestCatalog = TimeoutRestCatalog
-"""Its name in earlier releases, which a user's ``py-catalog-impl`` may hold."""

@@ -16,18 +16,13 @@ from pyiceberg.typedef import EMPTY_DICT
 from typing_extensions import override
 
 from krishiv_spark.errors import SchemaError
+from krishiv_spark.iceberg._pyiceberg import apply_updates
+from krishiv_spark.iceberg.commit_rules import check_expiry
 from krishiv_spark.iceberg.embedded import CatalogFile
-from krishiv_spark.iceberg.file_access import (
-    FileAccess,
-    GuardedFileIO,
-    access_of,
-    warn_of_ignored,
-)
-from krishiv_spark.iceberg.internals import updated_metadata
-from krishiv_spark.iceberg.named_snapshots import check_expiry
-from krishiv_spark.iceberg.naming import marked_uuid
+from krishiv_spark.iceberg.file_access import FileAccess, warn_of_ignored
+from krishiv_spark.iceberg.file_io import GuardedFileIO, get_access
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.own_files import delete_old_metadata
+from krishiv_spark.iceberg.own_files import create_metadata_uuid, delete_old_metadata
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -53,7 +48,7 @@ class GuardedTable(Table):
         Raises:
             OptionError: See `TableAccess.location_provider`.
         """
-        return access_of(self).location_provider(self.metadata)
+        return get_access(self).location_provider(self.metadata)
 
 
 class GuardedCatalog(Catalog):
@@ -150,11 +145,11 @@ class GuardedMetastoreCatalog(GuardedCatalog, MetastoreCatalog):
         for requirement in requirements:
             requirement.validate(current_table.metadata)
         check_expiry(current_table.metadata, updates)
-        metadata = updated_metadata(current_table, updates)
+        metadata = apply_updates(current_table, updates)
         version = self._parse_metadata_version(current_table.metadata_location) + 1
         # PyIceberg's name, with the table's own id.
-        name = f"{version:05d}-{marked_uuid(metadata.table_uuid)}.metadata.json"
-        provider = access_of(current_table).location_provider(metadata)
+        name = f"{version:05d}-{create_metadata_uuid(metadata.table_uuid)}.metadata.json"
+        provider = get_access(current_table).location_provider(metadata)
         location = provider.new_metadata_location(name)
         return StagedTable(table_identifier, metadata, location, current_table.io, self)
 

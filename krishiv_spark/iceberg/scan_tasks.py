@@ -1,4 +1,4 @@
-"""From files of a table to record batches. Executor."""
+"""Tasks that read files of a table as record batches. Executor; drivers plan the tasks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import pyarrow as pa
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.nested import Convert, same
 from krishiv_spark.errors import DataLossError, KrishivError, SchemaError
-from krishiv_spark.iceberg.files import DeleteFile, TableFile
+from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.redacting import redact_errors
-from krishiv_spark.iceberg.scan import ScanProjection, groups_with
+from krishiv_spark.iceberg.planning import DeleteFile, TableFile
 from krishiv_spark.parquet.calendars import Calendar
 from krishiv_spark.parquet.corrections import corrections, stored_schema
 from krishiv_spark.parquet.footers import (
@@ -32,17 +31,20 @@ from krishiv_spark.parquet.ranges import OPEN_COST, pack, read_all, read_row_gro
 from krishiv_spark.runtime.crashes import name_rows
 
 if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.io import FileIO
     from pyiceberg.schema import Schema
     from pyiceberg.table.name_mapping import NameMapping
 
 __all__ = [
     "FileScanTask",
+    "ScanProjection",
     "ScanTaskGroup",
-    "cut",
+    "choose_task_bytes",
+    "plan_tasks",
     "read_files",
-    "read_part",
-    "task_bytes",
+    "read_task",
+    "select_row_groups",
 ]
 
 _LEAST_BYTES = 16 * 2**20
@@ -56,6 +58,41 @@ _NO_POSITIONS: _Positions = np.empty(0, np.int64)
 _TASKS = 200
 _MOST_RANGES = 200_000
 """Of 128 MiB, they are 25 TB."""
+
+
+@dataclass(frozen=True)
+class ScanProjection:
+    """What tasks must know to read the files of a table.
+
+    Attributes:
+        io: How files are opened; it knows nothing of the catalog.
+        wanted: The columns to read, named as Spark knows them; those that only the filter looks
+            at come last.
+        columns: How many of them are yielded.
+        names: Field ids of files that have none (Iceberg spec, "Column Projection").
+        row_filter: Rows to yield; None for all.
+    """
+
+    io: FileIO
+    wanted: Schema
+    columns: int
+    names: NameMapping | None
+    row_filter: BooleanExpression | None
+
+    @functools.cached_property
+    def bound_filter(self) -> BooleanExpression | None:
+        """The filter, bound to the columns."""
+        from krishiv_spark.iceberg.projection import bind_filter
+
+        return None if self.row_filter is None else bind_filter(self.row_filter, self.wanted)
+
+    @functools.cached_property
+    def condition(self) -> Any:
+        """The filter as Arrow's condition on projected columns; None for all rows. Executor."""
+        from krishiv_spark.iceberg.projection import to_arrow_condition
+
+        bound = self.bound_filter
+        return None if bound is None else to_arrow_condition(bound, self.wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +123,7 @@ class ScanTaskGroup:
     scan: bytes
 
 
-def task_bytes(files: Iterable[TableFile], most: int) -> int:
+def choose_task_bytes(files: Iterable[TableFile], most: int) -> int:
     """How much one task reads, so that there are tasks for many cores, but none that are tiny.
 
     As Iceberg's connector has it (``TableScanUtil.adjustSplitSize``), for the 200 partitions that
@@ -97,7 +134,7 @@ def task_bytes(files: Iterable[TableFile], most: int) -> int:
     return min(most, max(_LEAST_BYTES, whole // _TASKS))
 
 
-def cut(files: Iterable[TableFile], scan: ScanProjection, most: int) -> list[ScanTaskGroup]:
+def plan_tasks(files: Iterable[TableFile], scan: ScanProjection, most: int) -> list[ScanTaskGroup]:
     """Files as tasks of about `most` bytes each. Driver.
 
     Larger ones, if there were more than `_MOST_RANGES`: metadata may give a file any size.
@@ -111,7 +148,7 @@ def cut(files: Iterable[TableFile], scan: ScanProjection, most: int) -> list[Sca
     return [ScanTaskGroup(part, known) for part in pack(ranges, most)]
 
 
-def read_part(part: ScanTaskGroup) -> Iterator[pa.RecordBatch]:
+def read_task(part: ScanTaskGroup) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task; holds about a page of each column, one batch, and the deletes.
 
     Raises:
@@ -130,14 +167,14 @@ def read_part(part: ScanTaskGroup) -> Iterator[pa.RecordBatch]:
 
 
 def read_files(files: Iterable[TableFile], scan: bytes) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of whole files, as `read_part` does; always in the same order."""
-    return read_part(ScanTaskGroup(tuple(FileScanTask(file, 0, file.size) for file in files), scan))
+    """Yield the rows of whole files, as `read_task` does; always in the same order."""
+    return read_task(ScanTaskGroup(tuple(FileScanTask(file, 0, file.size) for file in files), scan))
 
 
 # The tasks of a batch bring the same bytes to a worker that is reused.
 @functools.lru_cache(maxsize=4)
 def _unpickled(pickled: bytes) -> ScanProjection:
-    scan: ScanProjection = pickle.loads(pickled)  # noqa: S301  made by `cut`, sent by Spark
+    scan: ScanProjection = pickle.loads(pickled)  # noqa: S301  made by `plan_tasks`, sent by Spark
     return scan
 
 
@@ -150,7 +187,7 @@ def _read_range(
         _check_rows(file, piece.file)
         held, fixes = _held(file, scan, piece.file.path)
         projection = Projection.of(scan.wanted.fields, held, dict(piece.file.constants))
-        condition, groups = scan.condition, groups_with(source, held, piece.file, scan)
+        condition, groups = scan.condition, select_row_groups(source, held, piece.file, scan)
         # Any column tells how many rows there are.
         columns = projection.columns or file.schema.names[:1]
         for first, batch in read_row_groups(file, piece, piece.file.size, columns, only=groups):
@@ -268,6 +305,44 @@ def _chosen(batch: pa.RecordBatch, condition: Any, columns: int) -> Iterator[pa.
             yield rows.select(batch.schema.names[:columns])
 
 
+def select_row_groups(
+    source: Any, held: Schema, file: TableFile, scan: ScanProjection
+) -> frozenset[int] | None:
+    """Numbers of the row groups that may have rows under the filter; None for any of them.
+
+    Args:
+        source: The file, open.
+        held: The columns that are in the file, by their field ids.
+        file: What is known of it.
+        scan: Has the filter.
+    """
+    import pyarrow.dataset as ds
+    from pyiceberg.expressions.visitors import extract_field_ids
+    from pyiceberg.io.pyarrow import expression_to_pyarrow
+
+    from krishiv_spark.iceberg.projection import bind_to_file
+
+    bound = scan.bound_filter
+    if bound is None:
+        return None
+    if any(_may_be_nan(scan.wanted, number) for number in extract_field_ids(bound)):
+        return None
+    try:
+        inside = bind_to_file(bound, scan.wanted, held, dict(file.constants))
+        condition = expression_to_pyarrow(inside, held)
+        fragment = ds.ParquetFileFormat().make_fragment(source).subset(filter=condition)
+    except (TypeError, ValueError, pa.ArrowException):
+        return None  # the file's types are others: its rows are looked at one by one
+    return frozenset(group.id for group in fragment.row_groups)
+
+
+def _may_be_nan(schema: Schema, number: int) -> bool:
+    """Whether a row group's statistics do not tell of all values: Parquet leaves NaN out."""
+    from pyiceberg.types import DoubleType, FloatType
+
+    return isinstance(schema.find_type(number), (DoubleType, FloatType))
+
+
 class _Deletes:
     """Positions of deleted rows; each delete file is read once in a task.
 
@@ -320,9 +395,9 @@ def _read_positions(
 ) -> Mapping[str, _Positions]:
     """Return the positions that a delete file names, by the paths of some data files."""
     if delete.file_format != _PARQUET:
-        from krishiv_spark.iceberg.internals import deleted_positions
+        from krishiv_spark.iceberg._pyiceberg import read_deleted_positions
 
-        other = deleted_positions(io, delete)
+        other = read_deleted_positions(io, delete)
         return {path: other[path].to_numpy().astype(np.int64) for path in paths if path in other}
     found: dict[str, list[_Positions]] = {path: [] for path in paths}
     with io.new_input(delete.file_path).open() as source:

@@ -1,8 +1,8 @@
-"""How the files of tables are reached where the catalog does not say it: options ``storage.…``.
+"""The `FileIO` of tables: guarded by `file_access`, and in buckets by options ``storage.…``.
 
-They travel among the properties that a catalog hands to each `FileIO`. Here alone stands which
-setting of ours is which property of PyIceberg's; a property that there is goes before, whether a
-user gave it (``catalog.s3.…``) or the catalog handed it out with the table.
+The options travel among the properties that a catalog hands to each `FileIO`. This module alone
+maps settings of krishiv-spark to properties of PyIceberg. A property that is already set takes
+precedence, whether a user set it (``catalog.s3.…``) or the catalog handed it out with the table.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from typing_extensions import override
 
 from krishiv_spark.errors import StorageError
+from krishiv_spark.iceberg.file_access import TableAccess, keep_store_settings
 from krishiv_spark.storage import Storage, StoreUrl
 from krishiv_spark.storage.objects import ObjectFolder
 from krishiv_spark.storage.s3 import endpoint_of
@@ -23,8 +25,17 @@ from krishiv_spark.storage.settings import S3Settings, said, settings_for
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
+    from pyiceberg.table import Table
 
-__all__ = ["StoreFileIO", "store_properties"]
+__all__ = [
+    "GuardedFileIO",
+    "StoreFileIO",
+    "create_file_io",
+    "create_worker_io",
+    "derive_s3_properties",
+    "get_access",
+    "get_guarded_io",
+]
 
 _LOGIN = ("access-key-id", "secret-access-key", "session-token", "role-arn", "profile-name")
 _LOGINS = frozenset(
@@ -43,20 +54,97 @@ _ANSWERED: set[tuple[int, str, S3Settings]] = set()
 """What has answered this process: its id, a bucket and how it is reached."""
 
 
+def create_file_io(settings: Mapping[str, Any], location: str) -> FileIO:
+    """Create a FileIO. Driver.
+
+    Args:
+        settings: Of the user's options and the catalog; never of a table.
+        location: The file or folder whose scheme selects the class, unless a setting names one.
+    """
+    return load_file_io(dict(settings), location)
+
+
+class GuardedFileIO(FileIO):
+    """A FileIO that opens and deletes only what the table may name. Driver and tasks; pickles.
+
+    Attributes:
+        inner: The FileIO that does it.
+        access: The rules.
+    """
+
+    def __init__(self, inner: FileIO, access: TableAccess) -> None:
+        super().__init__(inner.properties)
+        self.inner = inner
+        self.access = access
+
+    @override
+    def new_input(self, location: str) -> InputFile:
+        """Return a file to read.
+
+        Raises:
+            OptionError: If the table must not name it.
+        """
+        self.access.check(location)
+        return self.inner.new_input(location)
+
+    @override
+    def new_output(self, location: str) -> OutputFile:
+        """Return a file to write.
+
+        Raises:
+            OptionError: If the table must not name it.
+        """
+        self.access.check(location)
+        return self.inner.new_output(location)
+
+    @override
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file.
+
+        Raises:
+            OptionError: If the table must not name it.
+        """
+        self.access.check(location if isinstance(location, str) else location.location)
+        self.inner.delete(location)
+
+
+def get_guarded_io(table: Table) -> GuardedFileIO:
+    """Return the FileIO of a table that a guarded catalog has loaded."""
+    return cast("GuardedFileIO", table.io)
+
+
+def get_access(table: Table) -> TableAccess:
+    """Return the rules for the files of a table that a guarded catalog has loaded."""
+    return get_guarded_io(table).access
+
+
+def create_worker_io(table: Table) -> FileIO:
+    """Create a `FileIO` for the tasks that knows no secret of the catalog; it pickles. Driver.
+
+    It has the settings of the object store only, credentials that the catalog handed out with the
+    table (``loadTable``) included.
+    """
+    inner = create_file_io(keep_store_settings(table.io.properties), table.metadata_location)
+    return GuardedFileIO(inner, get_access(table))
+
+
+# --- buckets
+
+
 class StoreFileIO(PyArrowFileIO):
-    """PyIceberg's files; buckets are reached by `store_properties` too. Anywhere; pickles."""
+    """PyIceberg's files; buckets are reached by `derive_s3_properties` too. Anywhere; pickles."""
 
     @override
     def _initialize_fs(self, scheme: str, netloc: str | None = None) -> FileSystem:
         place = f"{scheme}://{netloc or ''}"
         if StoreUrl.kind_of(place) != "s3":
             return super()._initialize_fs(scheme, netloc)
-        known = {**self.properties, **store_properties(self.properties, place)}
+        known = {**self.properties, **derive_s3_properties(self.properties, place)}
         _check_answers(StoreUrl.parse(place), known)
         return PyArrowFileIO(known).fs_by_scheme(scheme, netloc)
 
 
-def store_properties(given: Mapping[str, Any], place: str) -> dict[str, str]:
+def derive_s3_properties(given: Mapping[str, Any], place: str) -> dict[str, str]:
     """What PyIceberg is told of a bucket besides what it is given.
 
     Args:

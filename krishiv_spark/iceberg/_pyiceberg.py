@@ -23,12 +23,7 @@ from pyiceberg.table.update.snapshot import (
     _SnapshotProducer,
 )
 
-from krishiv_spark.iceberg.commit_times import (
-    order_times,
-    raise_times,
-    repair_times,
-    warn_of_clock,
-)
+from krishiv_spark.iceberg.commit_rules import order_times, raise_times, repair_times, warn_of_clock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,23 +34,23 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-    from krishiv_spark.iceberg.files import DeleteFile
+    from krishiv_spark.iceberg.planning import DeleteFile
 
 __all__ = [
     "ExactManifestCache",
     "MergeAppend",
     "SnapshotProducer",
+    "apply_updates",
     "commit_once",
-    "configured_settings",
-    "copied",
-    "deleted_positions",
-    "merged_manifest",
-    "parents",
+    "copy_manifest",
+    "count_written_bytes",
+    "get_parent_ids",
+    "merge_manifests",
+    "read_configured_settings",
+    "read_deleted_positions",
     "remove_written",
-    "schema_without_ids",
-    "updated_metadata",
+    "to_schema_without_ids",
     "write_header",
-    "written_bytes",
 ]
 
 # ruff: noqa: SLF001
@@ -66,7 +61,7 @@ MergeAppend = _MergeAppendFiles
 SnapshotProducer = _SnapshotProducer
 
 
-def configured_settings(catalog: str) -> dict[str, Any]:
+def read_configured_settings(catalog: str) -> dict[str, Any]:
     """Settings of a catalog from PyIceberg's configuration file and its environment variables."""
     return dict(_ENV_CONFIG.get_catalog_config(catalog) or {})
 
@@ -99,7 +94,7 @@ def remove_written(producer: SnapshotProducer[Any]) -> None:
     producer._clean_all_uncommitted()
 
 
-def merged_manifest(
+def merge_manifests(
     producer: SnapshotProducer[Any], manifests: Sequence[ManifestFile], target_bytes: int
 ) -> ManifestFile:
     """One manifest with the entries of several, all of one partition spec.
@@ -115,7 +110,7 @@ def merged_manifest(
     return manager._create_manifest(manifests[0].partition_spec_id, list(manifests))
 
 
-def copied(manifest: ManifestFile) -> ManifestFile:
+def copy_manifest(manifest: ManifestFile) -> ManifestFile:
     """A manifest whose fields can be set; ``copy`` would share what is in it."""
     return ManifestFile(*manifest._data)
 
@@ -125,30 +120,30 @@ def write_header(file: AvroOutputFile[Any]) -> None:
     file._write_header()
 
 
-def parents(schema: Schema) -> dict[int, int]:
+def get_parent_ids(schema: Schema) -> dict[int, int]:
     """By the id of a field inside of a struct, list or map, the id of the field around it."""
     return schema._lazy_id_to_parent
 
 
-def schema_without_ids(columns: pa.Schema) -> Schema:
+def to_schema_without_ids(columns: pa.Schema) -> Schema:
     """Arrow's columns as PyIceberg takes them for a new table: the ids mean nothing yet."""
     return Catalog._convert_schema_if_needed(columns)
 
 
-def deleted_positions(io: FileIO, delete: DeleteFile) -> dict[str, pa.ChunkedArray]:
+def read_deleted_positions(io: FileIO, delete: DeleteFile) -> dict[str, pa.ChunkedArray]:
     """The positions that a delete file names, by the path of their data file."""
     from pyiceberg.io.pyarrow import _read_deletes
 
     return _read_deletes(io, delete)  # type: ignore[arg-type]  # it has the two fields that are read
 
 
-def written_bytes(writer: Any) -> int:
+def count_written_bytes(writer: Any) -> int:
     """How much a writer of Parquet has given to its file so far; 0 before its first batch."""
     stream = writer._fos
     return 0 if stream is None else int(stream.tell())
 
 
-def updated_metadata(table: Table, updates: tuple[TableUpdate, ...]) -> TableMetadata:
+def apply_updates(table: Table, updates: tuple[TableUpdate, ...]) -> TableMetadata:
     """PyIceberg's ``update_table_metadata`` without the deep copy of the result.
 
     Every update makes models and lists of its own, so that the table's metadata stays as it is.

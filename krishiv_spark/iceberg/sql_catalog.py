@@ -23,8 +23,8 @@ from pyiceberg.table import StagedTable, Table
 from sqlalchemy import bindparam, event, select
 from typing_extensions import override
 
-from krishiv_spark.iceberg.embedded import CatalogFile, file_in_uri
-from krishiv_spark.iceberg.guarded import GuardedMetastoreCatalog
+from krishiv_spark.iceberg.embedded import CatalogFile, parse_sqlite_uri
+from krishiv_spark.iceberg.guarded_catalog import GuardedMetastoreCatalog
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
 from krishiv_spark.runtime.lru import LruCache
 
@@ -57,7 +57,7 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
 
     def _open(self, name: str, properties: Mapping[str, str]) -> None:
         """Connect; again if the path of the catalog leads to another file while that is done."""
-        path = file_in_uri(properties.get("uri", ""))
+        path = parse_sqlite_uri(properties.get("uri", ""))
         for _ in range(_MOST_OPENINGS):
             before = None if path is None else CatalogFile.at(path)
             super().__init__(name, **properties)  # SQLite creates the file if there is none

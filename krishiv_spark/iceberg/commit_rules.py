@@ -1,30 +1,48 @@
-"""Times of commits, which never go back in a table, even if the clock of a writer does. Driver.
+"""Rules that every commit follows, and that PyIceberg does not check. Driver.
 
-Iceberg's libraries for Java and Rust refuse to load a table whose snapshot log or metadata log goes
-back by more than a minute. PyIceberg takes each time from the local clock and compares nothing, so
-one commit by a clock that was ahead would lock those readers out of the table. Every commit of this
-package passes through `raise_times` (in any catalog) and, where the client writes the metadata
-file, through `order_times`.
+Times of commits never go back in a table, even if the clock of a writer does. Iceberg's libraries
+for Java and Rust refuse to load a table whose snapshot log or metadata log goes back by more than a
+minute. PyIceberg takes each time from the local clock and compares nothing, so one commit by a
+clock that was ahead would lock those readers out of the table. Every commit of this package passes
+through `raise_times` (in any catalog) and, where the client writes the metadata file, through
+`order_times`.
+
+Snapshots that branches and tags need do not expire, whenever the name was created. PyIceberg drops
+every branch and tag whose snapshot expires, and no requirement of a commit covers names that are
+new. So the catalogs whose client compares (`GuardedMetastoreCatalog`) check the names in the
+metadata file that they compare and set by: a name that comes later makes the commit fail.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.table.update import AddSnapshotUpdate
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotsUpdate
 
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.property_keys import iterate_ancestors
 from krishiv_spark.runtime.once import warn_once
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.table.update import TableUpdate
 
-__all__ = ["aging_time_ms", "order_times", "raise_times", "repair_times", "warn_of_clock"]
+__all__ = [
+    "check_expiry",
+    "find_named_ids",
+    "get_aging_time_ms",
+    "order_times",
+    "raise_times",
+    "repair_times",
+    "warn_of_clock",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +70,7 @@ def _least_time_ms(metadata: TableMetadata) -> int:
     return _newest_time_ms(metadata if is_in_order else _ordered(metadata))
 
 
-def aging_time_ms(metadata: TableMetadata) -> int:
+def get_aging_time_ms(metadata: TableMetadata) -> int:
     """Return the time at which a commit measures ages of snapshots, in epoch milliseconds.
 
     That is the time of the commit before it, or now if that is earlier: a clock that is ahead for
@@ -177,3 +195,37 @@ def warn_of_clock(name: str, metadata: TableMetadata) -> None:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+# --- branches and tags
+
+
+def check_expiry(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> None:
+    """Refuse to expire snapshots that have got a name.
+
+    Args:
+        metadata: Of the table as it is now.
+        updates: What is to be done to it.
+
+    Raises:
+        CommitFailedException: If a branch or a tag needs one of them.
+    """
+    removing = [update for update in updates if isinstance(update, RemoveSnapshotsUpdate)]
+    gone = {number for update in removing for number in update.snapshot_ids}
+    if gone and (kept := gone.intersection(find_named_ids(metadata))):
+        numbers = ", ".join(map(str, sorted(kept)))
+        raise CommitFailedException(
+            f"Requirement failed: a branch or a tag needs snapshots that were to expire: {numbers}"
+        )
+
+
+def find_named_ids(metadata: TableMetadata) -> Iterator[int]:
+    """Ids of the snapshots that branches but the main one, and tags, need."""
+    by_id: dict[int, Snapshot] = {}
+    for name, reference in metadata.refs.items():
+        if name == MAIN_BRANCH:
+            continue
+        by_id = by_id or {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+        is_branch = reference.snapshot_ref_type == "branch"
+        line = iterate_ancestors(by_id, reference.snapshot_id)
+        yield from (one.snapshot_id for one in islice(line, None if is_branch else 1))
