@@ -200,8 +200,8 @@ class Life:
 
     def _publish(self, plan: Plan, messages: list[tuple[Task, Any]]) -> None:
         committer = self._writer("committer").committer()
-        if isinstance(committer, SupportsRecall) and plan.seen is not None:
-            committer.import_state(self.query, plan.seen)
+        if isinstance(committer, SupportsRecall) and plan.exported_state is not None:
+            committer.import_state(self.query, plan.exported_state)
         self._check_new(plan.epoch, committer)
         committer.publish(plan.epoch, [payload for _, payload in messages if payload is not None])
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from krishiv_spark.arrow.schemas import arrow_schema, plain_schema, spark_schema
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.lifecycle.telling import message_before_traceback
+from krishiv_spark.lifecycle.errors import message_before_traceback
 from krishiv_spark.options import Options
 from krishiv_spark.options.plain_secrets import secrets_among, warn_of_plain_secrets
 from krishiv_spark.options.references import referenced_values
@@ -26,7 +26,7 @@ from krishiv_spark.spark.preflight import PreflightRequest
 # Each process of Spark's unpickles a format, and most of them either read or write: what the
 # other side needs is imported by the methods that do.
 if TYPE_CHECKING:
-    from krishiv_spark.lifecycle.row_schema import RowSchema
+    from krishiv_spark.lifecycle.read import RowSchema
     from krishiv_spark.sinks.base import Writer
     from krishiv_spark.sources.base import StreamReader
 
@@ -72,7 +72,7 @@ class KrishivDataSource(DataSource):
     def schema(self) -> StructType:
         if (asked := PreflightRequest.from_options(self.options)) is not None:
             return self._checked(asked)
-        from krishiv_spark.lifecycle.row_schema import RowSchema
+        from krishiv_spark.lifecycle.read import RowSchema
 
         # Spark does not say whether a stream or a batch will have it.
         reader = self._reader(None, streaming=True)
@@ -82,7 +82,7 @@ class KrishivDataSource(DataSource):
     @final
     @message_before_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
-        from krishiv_spark.lifecycle.reading import BatchRead
+        from krishiv_spark.lifecycle.read import BatchRead
 
         reader, row_schema = self._reader_of(schema, streaming=False)
         return BatchRead(reader, row_schema)
@@ -90,7 +90,7 @@ class KrishivDataSource(DataSource):
     @final
     @message_before_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from krishiv_spark.lifecycle.reading import stream_read
+        from krishiv_spark.lifecycle.read import stream_read
 
         reader, row_schema = self._reader_of(schema, streaming=True)
         return stream_read(reader, row_schema)
@@ -98,20 +98,19 @@ class KrishivDataSource(DataSource):
     @final
     @message_before_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from krishiv_spark.lifecycle.jobs import BatchWrite, NumberedWrite
+        from krishiv_spark.lifecycle.epoch_write import BatchWrite
         from krishiv_spark.sinks.numbered import number_of_job
 
         writer = self._writer(schema, overwrite=overwrite, streaming=False)
         job = number_of_job(writer.options)
-        if job is None:
-            return BatchWrite(writer)
-        # Such jobs follow one another as epochs do.
-        return NumberedWrite(self._writer(schema, overwrite=overwrite, streaming=True), job)
+        if job is not None:  # such jobs follow one another as epochs do
+            writer = self._writer(schema, overwrite=overwrite, streaming=True)
+        return BatchWrite(writer, job)
 
     @final
     @message_before_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from krishiv_spark.lifecycle.streams import StreamWrite
+        from krishiv_spark.lifecycle.epoch_write import StreamWrite
         from krishiv_spark.sinks.base import SupportsGenerations
         from krishiv_spark.sinks.checkpoints import name_of_query
         from krishiv_spark.spark.checkpoint import SparkCheckpoint
@@ -147,7 +146,7 @@ class KrishivDataSource(DataSource):
     def _reader_of(
         self, schema: StructType, *, streaming: bool
     ) -> tuple[StreamReader[Any, Any], RowSchema]:
-        from krishiv_spark.lifecycle.row_schema import RowSchema
+        from krishiv_spark.lifecycle.read import RowSchema
 
         self._check_spark(schema)
         options = self._reader(None, streaming=streaming).options

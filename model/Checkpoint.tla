@@ -3,8 +3,8 @@
    one or the other, or give one log to two queries.
 
      Restart, NextEpoch, Committed   Spark: MicroBatchExecution, offsets/ and commits/
-     Plan, Begin                     lifecycle._Write._begin, LogCommitter.begin, sinks/history.py
-     Commit, Intend, CheckOwner      lifecycle._Write._commit, LogCommitter.publish, EpochLog
+     Plan, Begin                     lifecycle.EpochWrite._plan_epoch, LogCommitter.begin, sinks/history.py
+     Commit, Intend, CheckOwner      lifecycle.EpochWrite._commit, LogCommitter.publish, EpochLog
      Adopt, AdoptEntry               sinks/operating.py
 
    What an intent names is visible at once: EpochLog and Files show that it comes to that. Rows are

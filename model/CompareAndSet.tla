@@ -3,7 +3,7 @@
    the branch is where the change was built upon. Answers are lost, requests arrive late, other
    writers commit, snapshots expire.
 
-     Plan, Commit           lifecycle._Write
+     Plan, Commit           lifecycle.EpochWrite
      Attempt, Send, Look    Committer.commit, _attempt, _compare_and_set, _look, _is_ours
      Stop                   Committer._failed, IcebergWriter.publish, discard *)
 EXTENDS Integers, FiniteSets, TLC

@@ -4,7 +4,7 @@
    transactions that brokers abort. Actions bear the names of the functions that they stand for:
 
      Begin, RollForward, CheckOwner, Intend, Void     sinks/logged.py, offsets/epochs.py
-     Plan, Commit                                     krishiv_spark/lifecycle/writing.py
+     Plan, Commit                                     krishiv_spark/lifecycle/epoch_write.py
      Recover, Prepare, Finish, Settle, Abandon        sinks/kafka/writer.py
      AbortOpen, AbortLive, AbortOwn                   sinks/kafka/sweeping.py
      Look, InitProducerId, Produce                    sinks/kafka/attempts.py

@@ -19,7 +19,7 @@ from benchmarks.counts.effort import arrow, effort
 from benchmarks.counts.watch import calls, calls_beside_broker, outside, requests
 from benchmarks.measure import each_once, expect
 from benchmarks.writers import Life
-from krishiv_spark.lifecycle.row_schema import RowSchema
+from krishiv_spark.lifecycle.read import RowSchema
 from krishiv_spark.sources.base import UNLIMITED, StreamReader
 
 __all__ = ["iceberg", "kafka", "memory", "parquet"]

@@ -1,8 +1,8 @@
 """Comparison of the targets and names of a job's outputs with those in its checkpoints. Driver.
 
 A sink of this package compares its target with the one that the checkpoint records when it is asked
-before its start (`krishiv_spark.lifecycle.resuming`). Functions of ``foreachBatch`` and formats of
-other packages are not asked, so the job compares and records for them.
+before its start (`krishiv_spark.lifecycle.resumption`). Functions of ``foreachBatch`` and formats
+of other packages are not asked, so the job compares and records for them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 from krishiv_spark.errors import CheckpointMismatch, KrishivError, OptionError, StorageError
 from krishiv_spark.formats import format_of
 from krishiv_spark.jobs.ready import BATCHES, ReadyJob, ReadyOutput
-from krishiv_spark.lifecycle.resuming import check_same_target
+from krishiv_spark.lifecycle.resumption import check_same_target
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.messages.redaction import redact
 from krishiv_spark.options.references import Referenced

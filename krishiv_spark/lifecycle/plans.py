@@ -1,4 +1,4 @@
-"""What travels between the processes of an epoch: planner to tasks, tasks to committer."""
+"""Values that travel between the processes of an epoch: planner to tasks, tasks to committer."""
 
 from __future__ import annotations
 
@@ -20,46 +20,48 @@ __all__ = ["Plan", "PlanningFailed", "Staged", "epoch_of"]
 
 
 class PlanningFailed(pickle.PicklingError):
-    """An epoch cannot begin; the text is that of the error that caused it.
+    """An epoch cannot start; the text is that of the error that caused it.
 
-    A PicklingError, because planning happens while Spark pickles the writer, and only these pass
-    its serializer unchanged (``CloudPickleSerializer.dumps``).
+    It is a PicklingError because planning happens while Spark pickles the writer, and only these
+    pass its serializer unchanged (``CloudPickleSerializer.dumps``).
     """
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the planner found out before the tasks of an epoch.
+    """The result of the planner, for the tasks of an epoch.
 
     Attributes:
         query: Id of the streaming query or batch job; None for a sink without a checkpoint.
-        generation: See `SupportsGenerations.begin`.
-        generations: How many there have been, with this one; 0 if nobody counts.
-        offsets: What Spark planned for the epoch, where there is a checkpoint.
-        mark: The newest epoch that the external system holds.
-        payload: What `Writer.plan` returned.
-        seen: What `SupportsRecall.seen` returned.
+        generation: `Ownership.generation` of the epoch; None without `SupportsGenerations`.
+        offsets: Offsets that Spark planned for the epoch, where there is a checkpoint.
+        committed: The newest epoch that the external system has.
+        payload: Return value of `Writer.plan`.
+        generations: `Ownership.generations` of the query; 0 if they are not counted.
+        exported_state: Return value of `SupportsRecall.export_state`.
+        recorded: Return value of `EpochIdentity.accept`, for the committer of a batch job.
     """
 
     query: str | None
     generation: int | None = None
     offsets: PlannedOffsets | None = None
-    mark: CommittedEpoch | None = None
+    committed: CommittedEpoch | None = None
     payload: Any = None
     generations: int = 0
-    seen: str | None = None
+    exported_state: str | None = None
+    recorded: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one task tells the committer.
+    """The message of one task to the committer.
 
     Attributes:
-        task: Which attempt it is of.
-        payload: What `Writer.stage` returned.
-        offsets: What Spark planned for the epoch, where that is known.
-        rows: What the task was given, of a batch job with a number.
-        seen: `Plan.seen`, for the committer.
+        task: The attempt that sends it.
+        payload: Return value of `Writer.stage`.
+        offsets: Offsets that Spark planned for the epoch, if they are known.
+        rows: Count and checksum of the task's rows, if they identify the epoch.
+        exported_state: `Plan.exported_state`, for the committer.
         skipped: True if the task did nothing, since the sink had the epoch when it was planned.
     """
 
@@ -67,18 +69,18 @@ class Staged(WriterCommitMessage):
     payload: Any
     offsets: PlannedOffsets | None = None
     rows: RowChecksum | None = None
-    seen: str | None = None
+    exported_state: str | None = None
     skipped: bool = False
 
     @property
     def epoch(self) -> Epoch:
-        """Which epoch it belongs to."""
+        """The epoch of the task."""
         task = self.task
         return Epoch(task.query, task.epoch, task.generation, self.offsets)
 
 
 def epoch_of(received: Sequence[Staged], number: int) -> Epoch:
-    """The one epoch that the messages of its tasks are of.
+    """Return the one epoch that the messages of its tasks belong to.
 
     Raises:
         SinkError: If there are none, or if they are of several epochs or of another one.

@@ -9,7 +9,7 @@ from iceberg_tables import table_in
 from sink_life import SCHEMA, Life, rows
 
 from krishiv_spark.cli import main
-from krishiv_spark.lifecycle.streams import StreamWrite
+from krishiv_spark.lifecycle.epoch_write import StreamWrite
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.fanout.participant import FanoutParticipant

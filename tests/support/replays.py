@@ -11,7 +11,7 @@ from sink_life import Life, rows
 from spark_starts import dies_before, start
 
 from krishiv_spark.iceberg import catalogs
-from krishiv_spark.lifecycle.streams import StreamWrite
+from krishiv_spark.lifecycle.epoch_write import StreamWrite
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.spark.checkpoint import SparkCheckpoint

@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.lifecycle.jobs import BatchWrite
+from krishiv_spark.lifecycle.epoch_write import BatchWrite, StreamWrite
 from krishiv_spark.lifecycle.plans import Staged
-from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.sinks.identity import is_already_committed
 from krishiv_spark.testing import FILES, Fault
@@ -42,8 +41,8 @@ class Life:
     def task(self, epoch: int, partition: int, batch: pa.RecordBatch, attempt: int = 0) -> Staged:
         plan = self._planned._plan
         task = Task(self._query, epoch, partition, attempt, plan.generation)
-        staged = Staged(task, None, plan.offsets, seen=plan.seen)
-        if is_already_committed(staged.epoch, plan.mark):
+        staged = Staged(task, None, plan.offsets, exported_state=plan.exported_state)
+        if is_already_committed(staged.epoch, plan.committed):
             return staged
         return replace(
             staged, payload=self._planned._writer.stage(iter([batch]), task, plan.payload)

@@ -10,7 +10,7 @@ from forgetting_proxy import forgetting
 from journals import ModelJournal
 from sink_life import close_pool
 
-from krishiv_spark.lifecycle import writing
+from krishiv_spark.lifecycle import epoch_write
 from krishiv_spark.offsets.journal import open_journal
 
 
@@ -46,7 +46,7 @@ def in_task(monkeypatch):
             taskAttemptId=lambda: attempt,
             attemptNumber=lambda: 0,
         )
-        monkeypatch.setattr(writing, "TaskContext", SimpleNamespace(get=lambda: context))
+        monkeypatch.setattr(epoch_write, "TaskContext", SimpleNamespace(get=lambda: context))
 
     return enter
 

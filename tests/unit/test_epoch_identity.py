@@ -15,8 +15,8 @@ from tables import look
 
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitRejected, CommitUnknown
+from krishiv_spark.lifecycle.epoch_write import StreamWrite
 from krishiv_spark.lifecycle.plans import PlanningFailed, Staged
-from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.offsets import Claim, EpochLog, open_log
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.sinks import identity

@@ -7,8 +7,7 @@ from iceberg_reading import Stream
 from iceberg_tables import append, make_table
 
 from krishiv_spark.errors import OffsetError, OptionError
-from krishiv_spark.lifecycle.reading import stream_read
-from krishiv_spark.lifecycle.row_schema import RowSchema
+from krishiv_spark.lifecycle.read import RowSchema, stream_read
 from krishiv_spark.offsets import watermark as watermarks
 from krishiv_spark.offsets.offset import Watermark
 from krishiv_spark.offsets.watermark import EventTimeLimit

@@ -10,7 +10,7 @@ from sink_life import Life, rows
 from tables import look
 
 from krishiv_spark.errors import CommitUnknown, StorageError
-from krishiv_spark.lifecycle.full_disks import explain_disk_full
+from krishiv_spark.lifecycle.errors import explain_disk_full
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import OutputMode

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from krishiv_spark.formats import every_format
-from krishiv_spark.lifecycle.reading import stream_read
-from krishiv_spark.lifecycle.row_schema import RowSchema
+from krishiv_spark.lifecycle.read import RowSchema, stream_read
 from krishiv_spark.sinks.base import OutputMode
 
 COLUMNS = pa.schema([("value", pa.string())])

@@ -21,9 +21,8 @@ from krishiv_spark.errors import (
     SinkError,
 )
 from krishiv_spark.formats import format_of
-from krishiv_spark.lifecycle.jobs import BatchWrite, NumberedWrite
+from krishiv_spark.lifecycle.epoch_write import BatchWrite, StreamWrite
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged
-from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.offsets import PlannedOffsets
 from krishiv_spark.options import Options
 from krishiv_spark.sinks import identity
@@ -197,7 +196,7 @@ def test_planning_checks_takes_over_and_looks_in_this_order_and_once(make, outsi
 def test_the_plan_reaches_the_tasks(make, outside, way):
     outside.held["q"] = CommittedEpoch(4)
     loaded = way.loads(way.dumps(StreamWrite(make(Fencing), "q")))
-    assert loaded._plan == Plan("q", 1, mark=CommittedEpoch(4))
+    assert loaded._plan == Plan("q", 1, committed=CommittedEpoch(4))
 
 
 def test_every_epoch_is_planned_anew(make):
@@ -600,7 +599,7 @@ def test_a_batch_job_is_never_asked_what_it_holds(make, outside, in_task):
 
 def test_a_batch_job_that_the_target_knows_by_its_number_is_skipped(make, outside, in_task):
     for _ in range(2):
-        write = shipped(NumberedWrite(make(Fencing), JobNumber("load", 5)))
+        write = shipped(BatchWrite(make(Fencing), JobNumber("load", 5)))
         in_task(epoch=None, query=None)
         write.commit([write.write(batches(1))])
     names = outside.names()

@@ -9,8 +9,8 @@ from spark_starts import make_checkpoint
 from tables import look
 
 from krishiv_spark.cli import main
+from krishiv_spark.lifecycle.epoch_write import StreamWrite
 from krishiv_spark.lifecycle.plans import PlanningFailed
-from krishiv_spark.lifecycle.streams import StreamWrite
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.parquet.writer import ParquetWriter

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from krishiv_spark.errors import OffsetError
-from krishiv_spark.lifecycle.reading import _PlainStreamRead, stream_read
-from krishiv_spark.lifecycle.row_schema import RowSchema
+from krishiv_spark.lifecycle.read import RowSchema, _PlainStreamRead, stream_read
 from krishiv_spark.offsets import Offset
 from krishiv_spark.sources.base import SourceOptions, StreamReader
 

@@ -14,8 +14,8 @@ from tables import look
 
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CheckpointMismatch, LogError
-from krishiv_spark.lifecycle import resuming
-from krishiv_spark.lifecycle.streams import StreamWrite
+from krishiv_spark.lifecycle import resumption
+from krishiv_spark.lifecycle.epoch_write import StreamWrite
 from krishiv_spark.offsets import open_log
 from krishiv_spark.runtime.lru import LruCache
 from krishiv_spark.sinks.base import OutputMode
@@ -39,7 +39,7 @@ class Stream(Life):
             (self.checkpoint / "metadata").write_text('{"id": "q1"}')
         given = {"checkpointLocation": str(self.checkpoint), **options}
         super().__init__(KINDS[kind], given, "q1", OutputMode.APPEND)
-        resuming._described = LruCache(64)
+        resumption._described = LruCache(64)
         open_log.cache_clear()
 
     def write(self):

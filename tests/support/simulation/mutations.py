@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from krishiv_spark.kafka import transactions
-from krishiv_spark.lifecycle import writing
+from krishiv_spark.lifecycle import epoch_write, identities
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.sinks import history as logs
 from krishiv_spark.sinks.kafka import attempts, sweeping
@@ -137,7 +137,7 @@ MUTATIONS: dict[str, Mutation] = {
     "held": Mutation(
         "An epoch that is held is skipped.",
         [
-            (writing, "is_already_committed", switches.false),
+            (identities, "is_already_committed", switches.false),
             (logs, "is_already_committed", switches.false),
         ],
         Kind({"sink": "shelf"}, _DEATHS, ("take", "/commits/")),
@@ -162,7 +162,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "failed commit": Mutation(
         "After a failed commit nothing is touched: it may have happened.",
-        [(writing.Write, "_abort", switches.abort_everything)],
+        [(epoch_write.EpochWrite, "_abort", switches.abort_everything)],
         Kind({"sink": "shelf"}, {"lose answer": 1}, ("create", "show")),
     ),
     "sweep": Mutation(

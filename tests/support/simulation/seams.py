@@ -13,7 +13,7 @@ from unittest import mock
 
 from krishiv_spark.kafka import client, coordinators, outcomes, requests
 from krishiv_spark.kafka.records import warm_up
-from krishiv_spark.lifecycle import jobs, writing
+from krishiv_spark.lifecycle import epoch_write, identities
 from krishiv_spark.offsets import entries, journal
 from krishiv_spark.runtime import retry
 from krishiv_spark.sinks import log_view, logged, values
@@ -94,9 +94,9 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (entries, "os", OS),
     (journal, "uuid", UUID),
     (values, "uuid", UUID),
-    (jobs, "uuid", UUID),
-    (writing, "TaskContext", _Context),
-    (writing, "tune_worker", lambda: None),
+    (identities, "uuid", UUID),
+    (epoch_write, "TaskContext", _Context),
+    (epoch_write, "tune_worker", lambda: None),
     (logged, "application", lambda: present().world.current.process.application),
     (client, "_clients", _Clients()),
     (client, "Transport", SimulatedTransport),

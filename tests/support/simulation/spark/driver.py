@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from krishiv_spark.lifecycle.streams import StreamWrite
+from krishiv_spark.lifecycle.epoch_write import StreamWrite
 from krishiv_spark.sinks.base import Writer
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from simulation.history import Event, Plan

@@ -1,25 +1,31 @@
-"""Spark's reader methods, in terms of `StreamReader`."""
+"""Spark's reader methods, in terms of `StreamReader`, and the rows that Spark gets."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from krishiv_spark.errors import OffsetError
-from krishiv_spark.lifecycle.full_disks import explain_disk_full
-from krishiv_spark.lifecycle.row_schema import RowSchema
-from krishiv_spark.lifecycle.telling import message_before_traceback
+from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.errors import OffsetError, SchemaError
+from krishiv_spark.lifecycle.errors import explain_disk_full, message_before_traceback
 from krishiv_spark.offsets import Offset, Start
-from krishiv_spark.offsets.watermark import check_watermark
+from krishiv_spark.offsets.watermark import (
+    LATE_COLUMN,
+    check_event_time,
+    check_watermark,
+    judge,
+)
 from krishiv_spark.runtime.workers import tune_worker
 from krishiv_spark.sources.base import (
     UNLIMITED,
     Limit,
+    SourceOptions,
     StreamReader,
     SupportsAvailableNow,
     SupportsBacklog,
@@ -33,14 +39,14 @@ from krishiv_spark.storage import be_patient
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
-__all__ = ["BatchRead", "stream_read"]
+__all__ = ["BatchRead", "RowSchema", "stream_read"]
 
-_HANDED = 2
-"""The begin of a batch and its end."""
+_CACHED_OFFSETS = 2
+"""The start and the end of a batch."""
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
-def _ending_class() -> Any:
+def _find_available_now_class() -> Any:
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
     except ImportError:  # PySpark 4.0 and 4.1 do not have the module
@@ -48,36 +54,93 @@ def _ending_class() -> Any:
     return SupportsTriggerAvailableNow
 
 
-_SupportsTriggerAvailableNow: Any = _ending_class()
+_SupportsTriggerAvailableNow: Any = _find_available_now_class()
+
+
+@dataclass(frozen=True)
+class RowSchema:
+    """The columns of a source as Spark sees them: the reader's, and `_late` if the options ask.
+
+    Attributes:
+        columns: Arrow schema that the reader yields.
+        target: Arrow schema that Spark expects: the same, with `_late` after it under the
+            policy "flag".
+        options: Event time column and late-row policy.
+    """
+
+    columns: pa.Schema
+    target: pa.Schema
+    options: SourceOptions
+
+    def __post_init__(self) -> None:
+        if self.options.event_time is not None:
+            check_event_time(self.options.event_time, self.columns)
+        elif self.options.late_rows != "keep":
+            raise SchemaError(
+                f"option 'lateRows' = {self.options.late_rows!r} needs an event time: "
+                "name its column with the option 'eventTime'"
+            )
+
+    @classmethod
+    def inferred(cls, columns: pa.Schema, options: SourceOptions) -> RowSchema:
+        """Return the schema of a reader whose columns the user did not give."""
+        late = pa.field(LATE_COLUMN, pa.bool_(), nullable=False)
+        flags = options.late_rows == "flag"
+        return cls(columns, columns.append(late) if flags else columns, options)
+
+    @classmethod
+    def expected(cls, target: pa.Schema, options: SourceOptions) -> RowSchema:
+        """Return the schema of a reader whose rows Spark expects in certain columns.
+
+        Raises:
+            SchemaError: If late rows are to be flagged, but a schema given by the user has no
+                column for it.
+        """
+        if options.late_rows != "flag":
+            return cls(target, target, options)
+        if LATE_COLUMN not in target.names:
+            raise SchemaError(
+                f"option 'lateRows' = 'flag' needs a column {LATE_COLUMN} BOOLEAN in the schema"
+            )
+        return cls(target.remove(target.names.index(LATE_COLUMN)), target, options)
+
+    def convert(self, batch: pa.RecordBatch, watermark_ms: int | None) -> pa.RecordBatch:
+        """Apply the late-row policy to a batch of the reader, and return it as Spark expects it."""
+        rows = conform(batch, self.columns)
+        if self.options.event_time is not None:
+            rows = judge(rows, self.options.event_time, self.options.late_rows, watermark_ms)
+        return conform(rows, self.target)
 
 
 class Slice(InputPartition):
-    """One partition of a batch, with the watermark that the batch began at."""
+    """One partition of a batch, with the watermark at the start of the batch."""
 
     def __init__(self, value: Any, watermark_ms: int | None) -> None:
         super().__init__(value)
         self.watermark_ms = watermark_ms
 
 
-def _slices(reader: StreamReader[Any, Any], start: Offset, end: Offset) -> list[InputPartition]:
-    mark = start.watermark.ms if start.watermark else None
-    return [Slice(part, mark) for part in reader.plan(start, end)]
+def _plan_slices(
+    reader: StreamReader[Any, Any], start: Offset, end: Offset
+) -> list[InputPartition]:
+    watermark_ms = start.watermark.ms if start.watermark else None
+    return [Slice(part, watermark_ms) for part in reader.plan(start, end)]
 
 
-def _rows(
+def _read_rows(
     reader: StreamReader[Any, Any], row_schema: RowSchema, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     tune_worker()
     be_patient()
-    set_log_context(reader.options.log_level, **_about(TaskContext.get()))
+    set_log_context(reader.options.log_level, **_describe_task(TaskContext.get()))
     # Spark turns an empty plan into one InputPartition(None) (write_read_func_and_partitions).
     if isinstance(partition, Slice):
         for batch in reader.read(partition.value):
-            yield row_schema.judged(batch, partition.watermark_ms)
+            yield row_schema.convert(batch, partition.watermark_ms)
 
 
-def _about(context: TaskContext | None) -> dict[str, object]:
-    """What the lines of a task's log are of."""
+def _describe_task(context: TaskContext | None) -> dict[str, object]:
+    """Return what each line of a task's log names."""
     if context is None:
         return {}
     return {
@@ -88,33 +151,33 @@ def _about(context: TaskContext | None) -> dict[str, object]:
     }
 
 
-def _pinned(reader: StreamReader[Any, Any], start: Start) -> Offset:
+def _resolve_start(reader: StreamReader[Any, Any], start: Start) -> Offset:
     if not isinstance(reader, SupportsMovingStart):
         raise TypeError(f"{type(reader).__name__} has no moving start, but began at {start}")
     position: Offset = reader.resolve(start)
     return position
 
 
-class _Push:
+class _FilterPushdown:
     """``pushFilters`` of a reader that has the ability, where Spark offers it.
 
     With ``spark.sql.python.filterPushdown.enabled`` off, which is the default, Spark refuses
-    readers that have a method of this name, by a look at its `__func__` (``plan_data_source_read``
-    of PySpark). Nothing is lost there, so it is shown the one that it knows.
+    readers that have a method of this name, and recognizes it by `__func__`
+    (``plan_data_source_read`` of PySpark). No row depends on it, so Spark is shown its own one.
     """
 
-    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", None) or _rows)
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", None) or _read_rows)
 
     def __init__(self, reader: SupportsFilters) -> None:
         self._reader = reader
 
     def __call__(self, filters: Sequence[Any]) -> Sequence[Any]:
         self._reader.push(filters)
-        return filters  # to be checked by Spark as well
+        return filters  # Spark checks them as well
 
 
-class _Travels:
-    """What a task is given as a part of the function that it runs."""
+class _TunesWorkerOnUnpickle:
+    """A reader that tasks get as a part of the function that they run."""
 
     _reader: StreamReader[Any, Any]
 
@@ -125,20 +188,20 @@ class _Travels:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Here, not in `read` alone: its call waits until PySpark has received which partition it
-        # is of, and that is one of the messages that are acknowledged late.
+        # Here, not in `read` alone: PySpark calls that after it has received the partition, which
+        # is one of the messages that are acknowledged late.
         tune_worker()
 
 
 @final
-class BatchRead(_Travels, DataSourceReader):
+class BatchRead(_TunesWorkerOnUnpickle, DataSourceReader):
     """``spark.read``: everything from the initial position to the newest, once."""
 
     def __init__(self, reader: StreamReader[Any, Any], row_schema: RowSchema) -> None:
         self._reader = reader
         self._row_schema = row_schema
         if isinstance(reader, SupportsFilters) and hasattr(DataSourceReader, "pushFilters"):
-            self.pushFilters: Any = _Push(reader)
+            self.pushFilters: Any = _FilterPushdown(reader)
 
     @message_before_traceback
     def partitions(self) -> Sequence[InputPartition]:
@@ -146,30 +209,33 @@ class BatchRead(_Travels, DataSourceReader):
         tune_worker()
         set_log_context(self._reader.options.log_level)
         first = self._reader.initial()
-        start = _pinned(self._reader, first) if isinstance(first, Start) else first
-        return _slices(self._reader, start, self._reader.latest(start, UNLIMITED))
+        start = _resolve_start(self._reader, first) if isinstance(first, Start) else first
+        return _plan_slices(self._reader, start, self._reader.latest(start, UNLIMITED))
 
     @message_before_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Spark: executor, once per attempt of a task."""
-        return _rows(self._reader, self._row_schema, partition)
+        return _read_rows(self._reader, self._row_schema, partition)
 
 
-class _StreamRead(_Travels, DataSourceStreamReader):
+class _StreamRead(_TunesWorkerOnUnpickle, DataSourceStreamReader):
     """``spark.readStream``, without `latestOffset`, whose form differs between versions."""
 
     def __init__(self, reader: StreamReader[Any, Any], row_schema: RowSchema) -> None:
         self._reader = reader
         self._row_schema = row_schema
-        # 4.0 and 4.1 ask for the newest offset without saying where the query stands. On a
-        # restart they call partitions(last, last) first, so the last end is always known here.
+        # 4.0 and 4.1 ask for the newest offset without the position of the query. On a restart
+        # they call partitions(last, last) first, so the last end is always known here.
         self._position: Offset | None = None
-        # Spark hands back what it was given last, at each trigger: 10 000 partitions are read from
-        # it, and written into it, only where the query moves.
-        self._handed: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=_HANDED)
+        # At each trigger Spark returns the offsets that it was given last. With this cache, an
+        # offset of 10 000 partitions is parsed and serialized only if the query moves.
+        self._offset_cache: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=_CACHED_OFFSETS)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handed": deque(maxlen=_HANDED)}  # executors ask for no position
+        return {
+            **self.__dict__,
+            "_offset_cache": deque(maxlen=_CACHED_OFFSETS),
+        }  # executors ask for no position
 
     @message_before_traceback
     def initialOffset(self) -> dict[str, Any]:
@@ -178,14 +244,14 @@ class _StreamRead(_Travels, DataSourceStreamReader):
     @message_before_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = self._load(start), self._load(end)
-        self._stand_between(first, last)
+        self._note_position(first, last)
         if isinstance(first, Start) or first == last:
             return []
-        return _slices(self._reader, first, last)
+        return _plan_slices(self._reader, first, last)
 
     @message_before_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _rows(self._reader, self._row_schema, partition)
+        return _read_rows(self._reader, self._row_schema, partition)
 
     @message_before_traceback
     def commit(self, end: dict[str, Any]) -> None:
@@ -193,14 +259,14 @@ class _StreamRead(_Travels, DataSourceStreamReader):
         if not isinstance(position, Start):
             self._reader.committed(position)
 
-    def _stand_between(self, first: Offset, last: Offset) -> None:
-        """Learn from the batch that Spark plans, or repeats, where the query stands."""
+    def _note_position(self, first: Offset, last: Offset) -> None:
+        """Note the position of the query from the batch that Spark plans or repeats."""
         del first
         self._position = last
 
     def _load(self, value: dict[str, Any]) -> Offset:
-        for handed, offset in self._handed:
-            if handed == value:
+        for text, offset in self._offset_cache:
+            if text == value:
                 return offset
         if value.get("kind") == Start.kind:
             return Start.from_dict(value)
@@ -210,24 +276,24 @@ class _StreamRead(_Travels, DataSourceStreamReader):
         tune_worker()
         set_log_context(self._reader.options.log_level)
         if isinstance(start, Start):
-            return self._hand(_pinned(self._reader, start))
+            return self._serialize_offset(_resolve_start(self._reader, start))
         options = self._reader.options
         check_watermark(start.watermark, options.late_rows, options.max_event_time_ahead)
-        with explain_disk_full(options):  # of what it remembers
+        with explain_disk_full(options):  # of the state that it keeps
             end: Offset = self._reader.latest(start, limit)
-        return self._hand(end)
+        return self._serialize_offset(end)
 
-    def _hand(self, offset: Offset) -> dict[str, Any]:
-        for handed, same in self._handed:
+    def _serialize_offset(self, offset: Offset) -> dict[str, Any]:
+        for text, same in self._offset_cache:
             if same is offset:
-                return handed
-        self._handed.append((offset.to_dict(), offset))
-        return self._handed[-1][0]
+                return text
+        self._offset_cache.append((offset.to_dict(), offset))
+        return self._offset_cache[-1][0]
 
 
 @final
 class _PlainStreamRead(_StreamRead):
-    """PySpark 4.0 and 4.1."""
+    """The reader for PySpark 4.0 and 4.1."""
 
     def __init__(self, reader: StreamReader[Any, Any], row_schema: RowSchema) -> None:
         super().__init__(reader, row_schema)
@@ -240,40 +306,40 @@ class _PlainStreamRead(_StreamRead):
         return initial.to_dict()
 
     @message_before_traceback
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # the form of 4.0 and 4.1
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # the signature of 4.0 and 4.1
         self._is_end_from_initial = self._position is None
         start = self._reader.initial() if self._position is None else self._position
         return self._next(start, self._reader.options.limit())
 
-    def _stand_between(self, first: Offset, last: Offset) -> None:
+    def _note_position(self, first: Offset, last: Offset) -> None:
         if self._is_end_from_initial and first != self._initial:
-            # Spark's AvailableNowMicroBatchStreamWrapper asks for the end before the query begins,
-            # and so before Spark says where a restarted one stands. What is planned up to there
-            # would be rows that were read before.
+            # Spark's AvailableNowMicroBatchStreamWrapper asks for the end before the query starts,
+            # and so before Spark passes the position of a restarted query. A batch up to that end
+            # would contain rows that were read before.
             raise OffsetError(
                 f"the query continues from {first.to_json()}, and Spark has asked for new "
                 f"offsets before it announced that: set {_WRAPPER} to false, with which PySpark "
                 "4.0 and 4.1 do so"
             )
         self._is_end_from_initial = False
-        super()._stand_between(first, last)
+        super()._note_position(first, last)
 
 
 class _LimitedStreamRead(_StreamRead):
-    """PySpark 4.2 and later: Spark says where the query stands, and knows read limits."""
+    """The reader for PySpark 4.2 and later: Spark passes the position and knows read limits."""
 
     @message_before_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-        # Trigger.Once asks for everything; otherwise Spark hands back getDefaultReadLimit().
+        # Trigger.Once asks for everything; otherwise Spark passes getDefaultReadLimit().
         own = UNLIMITED if isinstance(limit, ReadAllAvailable) else self._reader.options.limit()
         return self._next(self._load(start), own)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         from pyspark.sql.streaming import datasource as spark
 
-        # Spark takes one limit; `latestOffset` honours all of them, whichever it gets back.
+        # Spark takes one limit; `latestOffset` honours all of them, whichever Spark passes.
         limit = self._reader.options.limit()
         if limit.files is not None:
             return spark.ReadMaxFiles(limit.files)
@@ -287,8 +353,8 @@ class _LimitedStreamRead(_StreamRead):
 
 
 @final
-class _EndingStreamRead(_LimitedStreamRead, _SupportsTriggerAvailableNow):  # type: ignore[misc]  # by version  # pyright: ignore[reportGeneralTypeIssues]  # absent in 4.0 and 4.1
-    """PySpark 4.2 and later, over a reader that can end."""
+class _AvailableNowStreamRead(_LimitedStreamRead, _SupportsTriggerAvailableNow):  # type: ignore[misc]  # by version  # pyright: ignore[reportGeneralTypeIssues]  # absent in 4.0 and 4.1
+    """The reader for PySpark 4.2 and later, over a reader that supports AvailableNow."""
 
     @message_before_traceback
     def prepareForTriggerAvailableNow(self) -> None:
@@ -296,8 +362,8 @@ class _EndingStreamRead(_LimitedStreamRead, _SupportsTriggerAvailableNow):  # ty
 
 
 def stream_read(reader: StreamReader[Any, Any], row_schema: RowSchema) -> DataSourceStreamReader:
-    """The stream reader in the form that the running PySpark calls."""
+    """Return the stream reader in the form that the running PySpark calls."""
     if _SupportsTriggerAvailableNow is object:
         return _PlainStreamRead(reader, row_schema)
-    ending = isinstance(reader, SupportsAvailableNow)
-    return (_EndingStreamRead if ending else _LimitedStreamRead)(reader, row_schema)
+    can_end = isinstance(reader, SupportsAvailableNow)
+    return (_AvailableNowStreamRead if can_end else _LimitedStreamRead)(reader, row_schema)
