@@ -53,7 +53,7 @@ from benchmarks.report.compare import Change, Verdict, changes, regressions
 from benchmarks.report.page import page
 from benchmarks.report.results import Results, Taken, Unreadable, load, merged, save, summary
 from benchmarks.suite import Start, Suite
-from krishiv_spark.spark.fast_start.preloading import LIBRARIES
+from krishiv_spark.spark.fast_start.preloading import libraries
 
 __all__ = ["main"]
 
@@ -216,7 +216,7 @@ def _measured(
 def _start(given: dict[str, Any]) -> Start:
     """How Spark is started, once for all benchmarks."""
     asked = dict(text.split("=", 1) for text in given["conf"])
-    fast = tuple(LIBRARIES) if given["fast"] else None
+    fast = tuple(libraries()) if given["fast"] else None
 
     def start(folder: Path, jars: Sequence[Path], conf: Mapping[str, str]) -> Any:
         return session.start(folder, jars, {**conf, **asked}, fast)

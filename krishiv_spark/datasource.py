@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -28,23 +30,89 @@ from krishiv_spark.spark.preflight import PreflightRequest
 if TYPE_CHECKING:
     from krishiv_spark.lifecycle.read import RowSchema
     from krishiv_spark.sinks.base import Writer
+    from krishiv_spark.sinks.logged_writer import LoggedWriter
     from krishiv_spark.sources.base import StreamReader
 
-__all__ = ["KrishivDataSource"]
+__all__ = ["DatasetOptions", "KrishivDataSource"]
+
+
+@dataclass(frozen=True)
+class DatasetOptions:
+    """The options of a format that name its data, and how a ``dataset`` of a job file becomes one.
+
+    Attributes:
+        read: Options, in lower case, that name what is read. A job sets the first one; the others
+            are its synonyms.
+        write: Options, in lower case, that name what is written, in the same way.
+        form: The text of the option. "folder": a path below the ``folder`` of the depot. "table":
+            collection and dataset with a dot between them. "name": the dataset alone, for formats
+            without collections.
+    """
+
+    read: tuple[str, ...] = ("path",)
+    write: tuple[str, ...] = ("path",)
+    form: Literal["folder", "table", "name"] = "folder"
 
 
 class KrishivDataSource(DataSource):
     """A format: subclass it, name it, and give it a reader, a writer or both.
 
+    The other attributes and methods state what jobs, commands and other formats need to know of it.
+    All have a default, and none is read by a query.
+
     Attributes:
         format_name: What users write in ``.format(...)``.
         reader_type: The source, or None for a format that cannot be read.
         writer_type: The sink, or None for a format that cannot be written.
+        route_type: The sink as a route of ``krishiv-fanout``, a `LoggedWriter`; None for a format
+            that cannot be a route.
+        dataset: How job files name the data of the format.
+        is_append_only: True if a batch cannot replace the rows of its target.
+        copy_note: A phrase that states what the sink does under a copied checkpoint, which has a
+            new query id. ``{new}`` stands for the location of the copy, ``{epoch}`` for its last
+            epoch. Empty for nothing to state.
+        preloads: Modules that the first batch would import, for `krishiv_spark.fast_start`.
     """
 
     format_name: ClassVar[str]
     reader_type: ClassVar[type[StreamReader[Any, Any]] | None] = None
     writer_type: ClassVar[type[Writer[Any, Any]] | None] = None
+    route_type: ClassVar[type[LoggedWriter[Any, Any]] | None] = None
+    dataset: ClassVar[DatasetOptions] = DatasetOptions()
+    is_append_only: ClassVar[bool] = False
+    copy_note: ClassVar[str] = ""
+    preloads: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def describe_offset(cls, offset: Mapping[str, Any]) -> str:
+        """Return a position of the source as people ask for it; any process, without I/O.
+
+        Args:
+            offset: The JSON of an offset whose ``kind`` is that of `reader_type`. A newer version
+                may have written it.
+
+        Raises:
+            LookupError, TypeError, ValueError, AttributeError: If it has not the expected form.
+                Then its JSON is shown. So it is by default.
+        """
+        raise LookupError(f"{cls.format_name} describes no offset of kind {offset.get('kind')!r}")
+
+    @classmethod
+    def target_exists(cls, options: Mapping[str, str]) -> bool:
+        """Return True if the target of a batch has rows, or is a table; driver.
+
+        Args:
+            options: Options of the sink, unparsed.
+
+        Returns:
+            False if nothing is there, or if the format does not find out, which is the default:
+            then the save modes ``ignore`` and ``errorIfExists`` of a job write.
+
+        Raises:
+            KrishivError: If an option is wrong, or the target cannot be reached.
+        """
+        del options
+        return False
 
     @classmethod
     @final

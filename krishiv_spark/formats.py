@@ -1,4 +1,4 @@
-"""The formats that ship with the package: a class each, which names its reader and writer.
+"""The formats: a class each for those of the package, and the search for those of other authors.
 
 Each query starts half a dozen processes, and each of them imports this module. So readers and
 writers are imported on first use (`later`), and no process imports a format that it does not use.
@@ -6,9 +6,22 @@ writers are imported on first use (`later`), and no process imports a format tha
 
 from __future__ import annotations
 
+import inspect
+import logging
+import pkgutil
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from krishiv_spark.datasource import KrishivDataSource
+from typing_extensions import override
+
+from krishiv_spark.datasource import DatasetOptions, KrishivDataSource
+from krishiv_spark.errors import OptionError
+from krishiv_spark.messages.exception_chains import scrub
+from krishiv_spark.messages.suggestions import did_you_mean
+from krishiv_spark.runtime.epoch_times import format_time
 from krishiv_spark.runtime.lazy import later
 
 if TYPE_CHECKING:
@@ -25,30 +38,93 @@ __all__ = [
     "KafkaDataSource",
     "MemoryDataSource",
     "ParquetDataSource",
+    "describe_offset",
     "every_format",
+    "find_format",
     "format_names",
     "format_of",
+    "installed_formats",
     "register",
+    "route_names",
 ]
+
+_log = logging.getLogger(__name__)
+
+_SHOWN = 8
+"""Partitions of a topic that a description lists."""
 
 
 def every_format() -> tuple[type[KrishivDataSource], ...]:
-    """Return all formats, by name."""
+    """Return the package's own formats, by name."""
     return tuple(_formats().values())
 
 
 def format_names() -> list[str]:
-    """Return the names of the formats, without the prefix ``krishiv-``."""
+    """Return the names of the package's own formats, without the prefix ``krishiv-``."""
     return list(_formats())
 
 
 def format_of(name: str) -> type[KrishivDataSource]:
-    """Return the format ``krishiv-NAME``.
+    """Return a format by the name that commands take.
+
+    Args:
+        name: The name without ``krishiv-`` of the package's own formats, the whole name of others.
 
     Raises:
-        KeyError: If no format has that name.
+        OptionError: If no format has that name.
     """
-    return _formats()[name]
+    found = find_format(f"krishiv-{name}") or find_format(name)
+    if found is None:
+        hint = did_you_mean(name, format_names(), f"known: {', '.join(format_names())}")
+        raise OptionError(f"there is no format {name!r}; {hint}")
+    return found
+
+
+def find_format(name: str) -> type[KrishivDataSource] | None:
+    """Return a format by its whole name, in any case: the package's own, or another author's.
+
+    Returns:
+        None if no module that Spark would find defines one.
+    """
+    wanted = name.strip().lower()
+    own = _formats().get(wanted.removeprefix("krishiv-"))
+    if own is not None and own.format_name == wanted:
+        return own
+    return next((each for each in _others() if each.format_name.lower() == wanted), None)
+
+
+def installed_formats() -> tuple[type[KrishivDataSource], ...]:
+    """Return all formats: the package's own, and those of other authors that Spark would find."""
+    return (*every_format(), *_others())
+
+
+def route_names() -> list[str]:
+    """Return the names of the formats that can be a route of a fan-out; imports no sink."""
+    return [
+        each.format_name
+        for each in installed_formats()
+        if inspect.getattr_static(each, "route_type") is not None
+    ]
+
+
+def describe_offset(offset: Mapping[str, Any]) -> str:
+    """Return the position that the JSON of an offset has, in words.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: If no format has such offsets, or a
+            newer version has written it.
+    """
+    kind = offset.get("kind")
+    if kind == "start":
+        when = f" {format_time(offset['ms'])}" if offset.get("ms") is not None else ""
+        return f"before its first batch, at {offset['at']}{when}"
+    own = _formats().get(str(kind))
+    if own is not None:
+        return own.describe_offset(offset)
+    for each in _others():
+        if each.reader_type is not None and each.reader_type.offset_type.kind == kind:
+            return each.describe_offset(offset)
+    raise LookupError(f"no format has offsets of kind {kind!r}")
 
 
 def _formats() -> dict[str, type[KrishivDataSource]]:
@@ -60,6 +136,36 @@ def _formats() -> dict[str, type[KrishivDataSource]]:
         if each.__module__ == __name__
     }
     return dict(sorted(found.items()))
+
+
+def _others() -> tuple[type[KrishivDataSource], ...]:
+    return _found_as_spark_does(tuple(sys.path))
+
+
+@lru_cache(maxsize=1)
+def _found_as_spark_does(path: tuple[str, ...]) -> tuple[type[KrishivDataSource], ...]:
+    """Return the formats of other authors, from the top-level modules that Spark imports too.
+
+    Spark looks for a class ``DefaultSource`` in modules ``pyspark_*``. So a format that is found
+    there needs no second registration.
+
+    Args:
+        path: The path on which modules are found, by which the result is cached.
+    """
+    found = []
+    for module in pkgutil.iter_modules(path):
+        if not module.name.startswith("pyspark_"):
+            continue
+        try:
+            source = getattr(import_module(module.name), "DefaultSource", None)
+        # A module of another author may raise anything; Spark reports it if a query needs it.
+        except Exception as error:  # noqa: BLE001
+            _log.debug("%s cannot be imported", module.name, exc_info=scrub(error))
+            continue
+        if isinstance(source, type) and issubclass(source, KrishivDataSource):
+            found.append(source)
+    own = every_format()
+    return tuple(each for each in dict.fromkeys(found) if each not in own)
 
 
 def register(spark: SparkSession) -> None:
@@ -85,12 +191,20 @@ class ChainDataSource(KrishivDataSource):
     format_name = "krishiv-chain"
     reader_type = later("krishiv_spark.sources.chain.reader", "ChainReader")
 
+    @override
+    @classmethod
+    def describe_offset(cls, offset: Mapping[str, Any]) -> str:
+        first, then = (describe_offset(offset[part]) for part in ("first", "then"))
+        is_read = offset["first"]["spot"].get("file") is None
+        return f"{then}; after {first}" if is_read else f"{first}; then {then}"
+
 
 class ConsoleDataSource(KrishivDataSource):
     """``krishiv-console``: prints each epoch on the driver."""
 
     format_name = "krishiv-console"
     writer_type = later("krishiv_spark.sinks.console", "ConsoleWriter")
+    copy_note = "prints the epochs of both queries"
 
 
 class FanoutDataSource(KrishivDataSource):
@@ -98,6 +212,7 @@ class FanoutDataSource(KrishivDataSource):
 
     format_name = "krishiv-fanout"
     writer_type = later("krishiv_spark.sinks.fanout.writer", "FanoutWriter")
+    copy_note = "the same as each of its targets; its epoch log is recreated in {new}"
 
 
 class IcebergDataSource(KrishivDataSource):
@@ -106,6 +221,37 @@ class IcebergDataSource(KrishivDataSource):
     format_name = "krishiv-iceberg"
     reader_type = later("krishiv_spark.sources.iceberg.reader", "IcebergReader")
     writer_type = later("krishiv_spark.sinks.iceberg.writer", "IcebergWriter")
+    route_type = later("krishiv_spark.sinks.iceberg.route", "IcebergRoute")
+    dataset = DatasetOptions(read=("path", "table"), write=("path", "table"), form="table")
+    copy_note = (
+        "starts without a committed epoch, which is stored by the query's id: use a separate "
+        "table, or both queries write the rows after epoch {epoch} into one"
+    )
+    preloads = ("krishiv_spark.iceberg.sql_catalog", "krishiv_spark.iceberg.rest_catalog")
+
+    @override
+    @classmethod
+    def describe_offset(cls, offset: Mapping[str, Any]) -> str:
+        if "at" in offset:
+            return f"before its first batch, at {offset['at']}"
+        spot = offset["spot"]
+        table = f"table {offset.get('table', 'of no UUID')}"
+        if spot.get("snapshot") is None:
+            return f"{table}, before its first snapshot"
+        inside = f", {spot['file']} of its files" if spot.get("file") is not None else ""
+        load = " of the first load" if spot.get("scan") else ""
+        sequence = spot.get("sequence", 0)
+        return f"{table}, snapshot {spot['snapshot']} (sequence {sequence}){inside}{load}"
+
+    @override
+    @classmethod
+    def target_exists(cls, options: Mapping[str, str]) -> bool:
+        from krishiv_spark.iceberg.catalogs import explain_catalog_errors, open_catalog
+        from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+
+        table = IcebergSinkOptions.parse(options, cls.format_name)
+        with explain_catalog_errors(table, "look for the table"):
+            return bool(open_catalog(table, create=True).table_exists(table.identifier))
 
 
 class KafkaDataSource(KrishivDataSource):
@@ -114,6 +260,14 @@ class KafkaDataSource(KrishivDataSource):
     format_name = "krishiv-kafka"
     reader_type = later("krishiv_spark.sources.kafka.reader", "KafkaReader")
     writer_type = later("krishiv_spark.sinks.kafka.writer", "KafkaWriter")
+    route_type = later("krishiv_spark.sinks.kafka.writer", "KafkaWriter")
+    dataset = DatasetOptions(read=("subscribe",), write=("topic",), form="name")
+    is_append_only = True
+    copy_note = (
+        "has separate transactions; its epoch log is recreated in {new}. Use a separate topic, "
+        "or both queries write the rows after epoch {epoch} into one"
+    )
+    preloads = ("kafka", "krishiv_spark.kafka.records.jit")
 
     @classmethod
     def writer_for(cls, options: Options) -> type[Writer[Any, Any]]:
@@ -124,6 +278,26 @@ class KafkaDataSource(KrishivDataSource):
         plain = isinstance(options, KafkaSinkOptions) and options.delivery == "at-least-once"
         return KafkaAtLeastOnceWriter if plain else KafkaWriter
 
+    @override
+    @classmethod
+    def describe_offset(cls, offset: Mapping[str, Any]) -> str:
+        if "at" in offset and not offset.get("topics"):
+            return f"before its first batch, at {offset['at']}"
+        parts = [cls.describe_topic(*each) for each in sorted(offset.get("topics", {}).items())]
+        parts += [
+            f"{cls.describe_topic(*each)}, no longer read"
+            for each in sorted(offset.get("left", {}).items())
+        ]
+        return "; ".join(parts) or "no partition"
+
+    @staticmethod
+    def describe_topic(topic: str, offsets: Mapping[str, int]) -> str:
+        """Return the next offsets of a topic's partitions, in words."""
+        ends = {int(partition): offset for partition, offset in offsets.items()}
+        shown = ", ".join(f"{partition}: {ends[partition]}" for partition in sorted(ends)[:_SHOWN])
+        more = f", and {len(ends) - _SHOWN} more" if len(ends) > _SHOWN else ""
+        return f"topic {topic}, next offsets {shown}{more} (sum {sum(ends.values())})"
+
 
 class MemoryDataSource(KrishivDataSource):
     """``krishiv-memory``: pushed batches as a stream, query results as Arrow."""
@@ -131,6 +305,23 @@ class MemoryDataSource(KrishivDataSource):
     format_name = "krishiv-memory"
     reader_type = later("krishiv_spark.sources.memory.reader", "MemoryReader")
     writer_type = later("krishiv_spark.sinks.memory", "MemoryWriter")
+    dataset = DatasetOptions(read=("path", "name"), write=("path", "name"), form="name")
+    copy_note = "starts a separate result, without the rows up to epoch {epoch}; set another 'name'"
+
+    @override
+    @classmethod
+    def describe_offset(cls, offset: Mapping[str, Any]) -> str:
+        return f"push {offset['next']} is next"
+
+    @override
+    @classmethod
+    def target_exists(cls, options: Mapping[str, str]) -> bool:
+        from krishiv_spark.memory.results import is_name
+        from krishiv_spark.memory.store import open_store
+        from krishiv_spark.sinks.memory import MemorySinkOptions
+
+        name = MemorySinkOptions.parse(options, cls.format_name).result_name()
+        return name is not None and is_name(open_store(), name)
 
 
 class ParquetDataSource(KrishivDataSource):
@@ -139,3 +330,33 @@ class ParquetDataSource(KrishivDataSource):
     format_name = "krishiv-parquet"
     reader_type = later("krishiv_spark.sources.parquet.reader", "ParquetReader")
     writer_type = later("krishiv_spark.sinks.parquet.writer", "ParquetWriter")
+    route_type = later("krishiv_spark.sinks.parquet.writer", "ParquetWriter")
+    copy_note = (
+        "needs an epoch log in its table before it starts: 'krishiv-spark log adopt --format "
+        "parquet --checkpoint {new} -o path=...'. Use a separate folder, or both queries write "
+        "the rows after epoch {epoch} into one"
+    )
+
+    @override
+    @classmethod
+    def describe_offset(cls, offset: Mapping[str, Any]) -> str:
+        files = len(offset.get("files", ()))
+        many = "many (in its state)" if offset.get("files_in") else str(files)
+        parts = [f"{many} files in its last batch"]
+        newest = offset.get("newest")
+        if newest is not None:
+            parts.append(f"newest of {format_time(newest // 1_000_000)}")
+        followed = offset.get("epochs", {})
+        parts += [f"epoch {epoch} of {key}" for key, epoch in sorted(followed.items())[:4]]
+        if offset.get("stream"):
+            parts.append(f"state {offset['stream']}")
+        return ", ".join(parts)
+
+    @override
+    @classmethod
+    def target_exists(cls, options: Mapping[str, str]) -> bool:
+        from krishiv_spark.sinks.parquet.kinds import kind_of
+        from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
+
+        table = kind_of(ParquetSinkOptions.parse(options, cls.format_name)).table
+        return next(iter(table.visible()), None) is not None

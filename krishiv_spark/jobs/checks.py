@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.formats import format_names, format_of
+from krishiv_spark.formats import find_format, format_names, installed_formats
 from krishiv_spark.jobs.depots import Depots
 from krishiv_spark.jobs.kafka_columns import columns_fault, json_options, option_without_fields
 from krishiv_spark.jobs.located import Located, LocatedPath
@@ -166,8 +166,14 @@ class JobChecker:
                         "which a row takes the place of an earlier one")  # fmt: skip
         for key, text in misfits(output, place):
             self._wrong((*at, key), text)
-        if place.format == "krishiv-kafka" and output.save_mode != "append":
-            self._wrong((*at, "saveMode"), "a topic keeps what is there: 'saveMode' is append")
+        if (
+            place.source is not None
+            and place.source.is_append_only
+            and output.save_mode != "append"
+        ):
+            self._wrong(
+                (*at, "saveMode"), f"{place.format} only appends rows: set 'saveMode' to append"
+            )
         if job.streaming.for_each_batch_mode and not place.is_ours:
             self._notes.append(
                 f"output {output.name!r}: {place.format} writes a batch that comes again, after a "
@@ -263,7 +269,7 @@ class JobChecker:
         """Note a format that is neither this package's nor Spark's, if one is like it."""
         name = (given or "").strip().lower()
         ours = {"iceberg", "kafka", "kafkajson", *(f"krishiv-{each}" for each in format_names())}
-        if not name or "." in name or name in ours | _OF_SPARK:
+        if not name or "." in name or name in ours | _OF_SPARK or find_format(name) is not None:
             return
         if near := suggest(name, sorted(ours | _OF_SPARK), likeness=0.7):
             self._notes.append(
@@ -310,11 +316,11 @@ class JobChecker:
 
 
 def _options_of(name: str, *, writes: bool) -> type[Options]:
-    known = [f"krishiv-{found}" for found in format_names()]
-    if name not in known:
+    source = find_format(name)
+    if source is None:
+        known = [each.format_name for each in installed_formats()]
         hint = did_you_mean(name, known, f"known: {', '.join(known)}")
         raise OptionError(f"there is no format {name!r}; {hint}")
-    source = format_of(name.removeprefix("krishiv-"))
     side = source.writer_type if writes else source.reader_type
     if side is None:
         raise OptionError(f"{name} cannot be {'written' if writes else 'read'}")

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, PlainValidator
 
-from krishiv_spark.formats import format_names, format_of
+from krishiv_spark.formats import find_format
 from krishiv_spark.jobs.models import JobModel
 from krishiv_spark.jobs.problems import Problems
 from krishiv_spark.jobs.reading import read_tree, validated
@@ -173,9 +173,9 @@ def _is_hidden(depot: Depot, key: str, text: Referenced) -> bool:
     if text.is_secret is not None:
         return text.is_secret
     name = "" if depot.format is None else format_called(depot.format)
-    if not name.startswith("krishiv-") or name.removeprefix("krishiv-") not in format_names():
+    kind = find_format(name)
+    if kind is None:
         return True
-    kind = format_of(name.removeprefix("krishiv-"))
     roles = (role for role in (kind.reader_type, kind.writer_type) if role is not None)
     # In a URL there may be a login.
     return "@" in text or any(role.options_type.secret_keys({key: text}) for role in roles)

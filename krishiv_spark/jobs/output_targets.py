@@ -18,7 +18,6 @@ from functools import cached_property
 import pyarrow as pa
 
 from krishiv_spark.errors import CheckpointMismatch, KrishivError, OptionError, StorageError
-from krishiv_spark.formats import format_of
 from krishiv_spark.jobs.ready import BATCHES, ReadyJob, ReadyOutput
 from krishiv_spark.lifecycle.resumption import check_same_target
 from krishiv_spark.messages.exception_chains import scrub
@@ -238,9 +237,9 @@ def describe_output(output: ReadyOutput) -> QueryTarget | None:
         ImportError: If a package is missing here.
     """
     place = output.place
-    if not place.is_ours:
+    source = place.source
+    if source is None:
         return _foreign_target(place.format, place.options)
-    source = format_of(place.format.removeprefix("krishiv-"))
     if source.writer_type is None:
         return None
     options = source.writer_type.options_type.parse(place.options, place.format)

@@ -7,23 +7,24 @@ from dataclasses import dataclass, field
 
 from pydantic.alias_generators import to_camel
 
+from krishiv_spark.datasource import DatasetOptions, KrishivDataSource
+from krishiv_spark.formats import find_format, installed_formats
 from krishiv_spark.jobs.depots import Address, Depot, Depots, format_called
 from krishiv_spark.jobs.models import JobInput, JobOutput
 
 __all__ = ["DataPlace", "folder_of", "input_place", "misfits", "output_place"]
 
-_KAFKA, _ICEBERG, _MEMORY = "krishiv-kafka", "krishiv-iceberg", "krishiv-memory"
-_NAMES = {_ICEBERG: {"path", "table"}, _MEMORY: {"path", "name"}}
-"""By format, options in lower case that say where it is, if there are several."""
-
-_FITS = {
-    "keys": ({_ICEBERG, _MEMORY}, "'keys' (upsert)"),
-    "output_mode": ({_ICEBERG, _MEMORY}, "'outputMode' = update"),
-    "sort": ({_ICEBERG}, "'sort'"),
-    "properties": ({_ICEBERG}, "'properties'"),
-    "partition_by": ({_ICEBERG, "krishiv-parquet"}, "'partitionBy'"),
+_FITS: Mapping[str, tuple[str, str]] = {
+    "keys": ("key_columns", "'keys' (upsert)"),
+    "output_mode": ("key_columns", "'outputMode' = update"),
+    "sort": ("sort_by", "'sort'"),
+    "properties": ("table_properties", "'properties'"),
+    "partition_by": ("partition_by", "'partitionBy'"),
 }
-"""By key of an output, the formats that it is for, and how it is called."""
+"""By key of an output, the option of a sink that it stands for, and its name in messages."""
+
+_PLAIN = DatasetOptions()
+"""How Spark's own formats name their data."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,14 @@ class DataPlace:
     decodes: bool = False
 
     @property
+    def source(self) -> type[KrishivDataSource] | None:
+        """The class of the format; None for those of Spark, and of others that are none."""
+        return find_format(self.format)
+
+    @property
     def is_ours(self) -> bool:
-        """Whether it is one of this package's formats."""
-        return self.format.startswith("krishiv-")
+        """True for a format that is, or by its name should be, a `KrishivDataSource`."""
+        return self.format.startswith("krishiv-") or self.source is not None
 
 
 def input_place(given: JobInput, depots: Depots) -> DataPlace:
@@ -54,7 +60,7 @@ def input_place(given: JobInput, depots: Depots) -> DataPlace:
     Raises:
         ValueError: If that is not said, or twice.
     """
-    return _place(given, depots, {_KAFKA: "subscribe"})
+    return _place(given, depots, writes=False)
 
 
 def output_place(given: JobOutput, depots: Depots) -> DataPlace:
@@ -63,7 +69,7 @@ def output_place(given: JobOutput, depots: Depots) -> DataPlace:
     Raises:
         ValueError: Likewise.
     """
-    place = _place(given, depots, {_KAFKA: "topic"})
+    place = _place(given, depots, writes=True)
     added = _own_options(given, place)
     return DataPlace(place.format, {**place.options, **added}, place.shown, place.decodes)
 
@@ -85,7 +91,7 @@ def folder_of(text: str, depots: Depots) -> str:
     )
 
 
-def _place(given: JobInput | JobOutput, depots: Depots, keys: Mapping[str, str]) -> DataPlace:
+def _place(given: JobInput | JobOutput, depots: Depots, *, writes: bool) -> DataPlace:
     decodes = (given.format or "").strip().lower() == "kafkajson"
     if given.dataset is None:
         if given.format is None:
@@ -95,11 +101,17 @@ def _place(given: JobInput | JobOutput, depots: Depots, keys: Mapping[str, str])
     address = Address.parse(given.dataset)
     depot = depots.of(address)
     name = _agreed(given.format, depot, address)
-    key = keys.get(name, "path")
-    where = _where(name, depot, address)
-    _check_said_once(given, where, _NAMES.get(name, set()) | {key})
-    options = {**depot.options, key: where, **given.options}
+    dataset = _dataset_options(name)
+    keys = dataset.write if writes else dataset.read
+    where = _where(dataset, depot, address)
+    _check_said_once(given, where, keys)
+    options = {**depot.options, keys[0]: where, **given.options}
     return DataPlace(name, options, f"{address.depot}: {where}", decodes)
+
+
+def _dataset_options(name: str) -> DatasetOptions:
+    source = find_format(name)
+    return _PLAIN if source is None else source.dataset
 
 
 def _check_said_once(given: JobInput | JobOutput, where: str, keys: Collection[str]) -> None:
@@ -126,7 +138,7 @@ def _agreed(given: str | None, depot: Depot, address: Address) -> str:
     return own
 
 
-def _where(name: str, depot: Depot, address: Address) -> str:
+def _where(dataset: DatasetOptions, depot: Depot, address: Address) -> str:
     if not address.dataset:
         raise ValueError(f"{address.depot!r}: the address names no dataset")
     if depot.place is not None:
@@ -137,7 +149,7 @@ def _where(name: str, depot: Depot, address: Address) -> str:
                 f"the depot's 'place' = {depot.place!r}: it may contain only {{collection}} and "
                 f"{{dataset}} ({error})"
             ) from None
-    if name in {_KAFKA, _MEMORY}:
+    if dataset.form == "name":
         if address.collection:
             raise ValueError(
                 f"the depot {address.depot!r} has no collections: write "
@@ -146,7 +158,7 @@ def _where(name: str, depot: Depot, address: Address) -> str:
             )
         return address.dataset
     parts = [part for part in (address.collection, address.dataset) if part]
-    if name == _ICEBERG:
+    if dataset.form == "table":
         return ".".join(parts)
     if depot.folder is None:
         raise ValueError(f"the depot {address.depot!r} has neither 'folder' nor 'place'")
@@ -156,22 +168,29 @@ def _where(name: str, depot: Depot, address: Address) -> str:
 def _shown(name: str, options: Mapping[str, str]) -> str:
     """Of all options only those that say where it is: others may be secret."""
     where = {key.lower(): text for key, text in options.items()}
-    known = [where[key] for key in ("subscribe", "topic", "table", "path", "name") if key in where]
+    own = _dataset_options(name)
+    keys = (*own.read, *own.write, "subscribe", "topic", "table", "path", "name")
+    known = [where[key] for key in keys if key in where]
     return f"{name}: {known[0]}" if known else name
 
 
 def misfits(given: JobOutput, place: DataPlace) -> Iterator[tuple[str, str]]:
-    """Keys of an output that its format has no use for, each with what is wrong."""
-    for key, (formats, what) in _FITS.items():
+    """Yield the keys of an output that its format has no option for, each with an error text."""
+    for key, (option, what) in _FITS.items():
         value = getattr(given, key)
         wanted = value == "update" if key == "output_mode" else bool(value)
-        # Spark's own formats take partitions, and say themselves what they do not.
+        # Spark's own formats take partitions, and report themselves what they do not support.
         spares = key == "partition_by" and not place.is_ours
-        if wanted and not spares and place.format not in formats:
-            yield (
-                to_camel(key),
-                f"{what} is for {' and '.join(sorted(formats))}, not for {place.format}",
+        if wanted and not spares and not _has_option(place.source, option):
+            fits = sorted(
+                source.format_name for source in installed_formats() if _has_option(source, option)
             )
+            yield to_camel(key), f"{what} is for {' and '.join(fits)}, not for {place.format}"
+
+
+def _has_option(source: type[KrishivDataSource] | None, option: str) -> bool:
+    writer = None if source is None else source.writer_type
+    return writer is not None and option in writer.options_type.model_fields
 
 
 def _own_options(given: JobOutput, place: DataPlace) -> dict[str, str]:

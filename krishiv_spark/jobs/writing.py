@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from krishiv_spark.jobs.places import DataPlace
-
 __all__ = ["stream_writers", "write_batch"]
 
 
@@ -40,39 +38,17 @@ def check_save_mode(output: ReadyOutput) -> bool:
         OptionError: If something is there, and nothing may be.
     """
     mode = output.model.save_mode
-    if mode in {"append", "overwrite"} or not output.place.is_ours or not _is_there(output.place):
+    place = output.place
+    if mode in {"append", "overwrite"} or place.source is None:
+        return True
+    if not place.source.target_exists(place.options):
         return True
     if mode == "ignore":
         return False
     raise OptionError(
-        f"output {output.model.name!r}: {output.place.shown} exists already, and 'saveMode' is "
+        f"output {output.model.name!r}: {place.shown} exists already, and 'saveMode' is "
         "errorIfExists: set append, overwrite or ignore, or another target"
     )
-
-
-def _is_there(place: DataPlace) -> bool:
-    if place.format == "krishiv-iceberg":
-        from krishiv_spark.iceberg.catalogs import explain_catalog_errors, open_catalog
-        from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-
-        table = IcebergSinkOptions.parse(place.options, place.format)
-        with explain_catalog_errors(table, "look for the table"):
-            catalog = open_catalog(table, create=True)
-            return bool(catalog.table_exists(table.identifier))
-    if place.format == "krishiv-parquet":
-        from krishiv_spark.sinks.parquet.kinds import kind_of
-        from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
-
-        files = kind_of(ParquetSinkOptions.parse(place.options, place.format)).table.visible()
-        return next(iter(files), None) is not None
-    if place.format == "krishiv-memory":
-        from krishiv_spark.memory.results import is_name
-        from krishiv_spark.memory.store import open_store
-        from krishiv_spark.sinks.memory import MemorySinkOptions
-
-        name = MemorySinkOptions.parse(place.options, place.format).result_name()
-        return name is not None and is_name(open_store(), name)
-    return False
 
 
 def stream_writers(spark: SparkSession, job: ReadyJob) -> list[DataStreamWriter]:

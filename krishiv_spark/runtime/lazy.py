@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["find", "later"]
+__all__ = ["find", "find_format", "later", "route_names"]
 
 
 class _Later:
@@ -44,3 +44,18 @@ def find(package: str, homes: Mapping[str, str], name: str) -> object:
     if name not in homes:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     return getattr(import_module(homes[name]), name)
+
+
+def find_format(name: str) -> Any:
+    """Return the class of a format by its name, as `krishiv_spark.formats.find_format` does.
+
+    A fan-out finds its routes by this, and a chain its parts: they are below the formats, and may
+    not import those.
+    """
+    return import_module("krishiv_spark.formats").find_format(name)
+
+
+def route_names() -> list[str]:
+    """Return the names of the formats that can be a route of a fan-out; see `find_format`."""
+    names: list[str] = import_module("krishiv_spark.formats").route_names()
+    return names

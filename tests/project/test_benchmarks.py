@@ -40,7 +40,7 @@ from benchmarks.requests import Counted
 from benchmarks.suite import Suite
 from docs.generate import README_FIGURES
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.spark.fast_start.preloading import LIBRARIES
+from krishiv_spark.spark.fast_start.preloading import libraries
 from servers.forwarding import Message
 from servers.programs import ToolMissingError
 
@@ -676,7 +676,7 @@ class TestCommand:
         monkeypatch.setattr(command.session, "start", lambda *given: seen.append(given))
         start = command._start({"conf": ["a=1", "b=x=y"], "fast": True})
         start(tmp_path, [], {"a": "0", "c": "2"})
-        assert seen == [(tmp_path, [], {"a": "1", "b": "x=y", "c": "2"}, tuple(LIBRARIES))]
+        assert seen == [(tmp_path, [], {"a": "1", "b": "x=y", "c": "2"}, tuple(libraries()))]
 
     def test_every_benchmark_says_what_it_measures(self):
         assert all(item.about for item in command.BENCHMARKS.values())

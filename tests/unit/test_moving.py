@@ -13,12 +13,11 @@ from sink_life import close_pool, dies_at
 from spark_starts import QUERY, dies_before, files, fresh, make_checkpoint, offsets_in, start, write
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.formats import every_format
+from krishiv_spark.formats import every_format, format_of
 from krishiv_spark.offsets import Claim, open_log
 from krishiv_spark.operate.moving.boundaries import boundary_at, newest_boundary
 from krishiv_spark.operate.moving.copying import Copying
 from krishiv_spark.operate.moving.marks import is_unfinished
-from krishiv_spark.operate.moving.meanings import FOR_SINKS
 from krishiv_spark.operate.moving.rewinding import Rewinding
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
@@ -121,7 +120,7 @@ def test_a_dry_run_writes_nothing(old, tmp_path):
 
 def test_it_is_said_of_each_sink_what_a_copy_means(old, tmp_path):
     sinks = {each.name().removeprefix("krishiv-") for each in every_format() if each.writer_type}
-    assert set(FOR_SINKS) == sinks
+    assert {name for name in sinks if format_of(name).copy_note} == sinks
     shown = said("copy", old, tmp_path / "new", "--dry-run")
     assert all(f"krishiv-{name}: " in shown for name in sinks)
     assert "{" not in shown

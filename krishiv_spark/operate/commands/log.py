@@ -46,8 +46,9 @@ def _of_a_query(command: Callable[..., None]) -> Callable[..., None]:
             "--format",
             "name",
             required=True,
-            type=click.Choice(format_names()),
-            help="Format of the query's sink, without 'krishiv-'. It must have an epoch log.",
+            metavar="|".join([*format_names(), "NAME"]),
+            help="Format of the query's sink, without 'krishiv-', or the whole name of another "
+            "author's. It must have an epoch log.",
         ),
     ):
         command = option(command)
@@ -134,14 +135,15 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
     from krishiv_spark.storage import Storage
 
     options = {**dict(map(name_and_value, given)), "checkpointLocation": checkpoint}
-    kind = format_of(name).writer_type
+    source = format_of(name)
+    kind = source.writer_type
     if kind is None:
-        raise OptionError(f"krishiv-{name} is not a sink")
-    parsed = kind.options_type.parse(options, f"krishiv-{name}")
+        raise OptionError(f"{source.format_name} is not a sink")
+    parsed = kind.options_type.parse(options, source.format_name)
     # Without columns: nothing but the log is looked at.
     committer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True).committer()
     if not isinstance(committer, LogCommitter):
-        raise OptionError(f"krishiv-{name} has no epoch log")
+        raise OptionError(f"{source.format_name} has no epoch log")
     if (query := name_of_query(parsed)) is not None:
         return Operator(committer, query, None)
     named = SparkCheckpoint(checkpoint, Storage.given(options))

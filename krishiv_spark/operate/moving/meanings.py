@@ -2,31 +2,10 @@
 
 from __future__ import annotations
 
+from krishiv_spark.formats import installed_formats
 from krishiv_spark.offsets import State
 
-__all__ = ["FOR_SINKS", "lines_of_log", "lines_of_new", "lines_of_rewinding"]
-
-FOR_SINKS = {
-    "console": "prints the epochs of both queries",
-    "fanout": "the same as each of its targets; its epoch log is recreated in {new}",
-    "iceberg": (
-        "starts without a committed epoch, which is stored by the query's id: use a separate "
-        "table, or both queries write the rows after epoch {epoch} into one"
-    ),
-    "kafka": (
-        "has separate transactions; its epoch log is recreated in {new}. Use a separate topic, "
-        "or both queries write the rows after epoch {epoch} into one"
-    ),
-    "memory": (
-        "starts a separate result, without the rows up to epoch {epoch}; set another 'name'"
-    ),
-    "parquet": (
-        "needs an epoch log in its table before it starts: 'krishiv-spark log adopt --format "
-        "parquet --checkpoint {new} -o path=...'. Use a separate folder, or both queries write "
-        "the rows after epoch {epoch} into one"
-    ),
-}
-"""By what follows ``krishiv-`` in the format's name."""
+__all__ = ["lines_of_log", "lines_of_new", "lines_of_rewinding"]
 
 _OTHERS = (
     (
@@ -50,7 +29,8 @@ def lines_of_new(new: str, epoch: int) -> list[str]:
         new: Where it is.
         epoch: At whose end it begins.
     """
-    said = [f"krishiv-{name}: {text}" for name, text in FOR_SINKS.items()]
+    sinks = (source for source in installed_formats() if source.copy_note)
+    said = [f"{source.format_name}: {source.copy_note}" for source in sinks]
     return [line.format(new=new, epoch=epoch) for line in (*said, *_OTHERS)]
 
 

@@ -234,7 +234,7 @@ def _rollback(checkpoint: SparkCheckpoint, given: Mapping[str, str]) -> Rollback
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
     from krishiv_spark.sinks.iceberg.rollback import Rollback
 
-    options = _parsed(IcebergSinkOptions, "iceberg", checkpoint, given)
+    options = _parsed(IcebergSinkOptions, "krishiv-iceberg", checkpoint, given)
     return Rollback(options)
 
 
@@ -247,15 +247,18 @@ def _committer(
     from krishiv_spark.sinks.base import OutputMode
     from krishiv_spark.sinks.logged import LogCommitter
 
-    kind = format_of(name).writer_type
+    source = format_of(name)
+    kind = source.writer_type
     if kind is None:
-        raise OptionError(f"krishiv-{name} is not a sink")
-    options = _parsed(kind.options_type, name, checkpoint, given)
+        raise OptionError(f"{source.format_name} is not a sink")
+    options = _parsed(kind.options_type, source.format_name, checkpoint, given)
     # Without columns: nothing is written.
     writer = kind(options, pa.schema([]), OutputMode.APPEND, streaming=True)
     committer = writer.committer()
     if not isinstance(committer, LogCommitter):
-        raise OptionError(f"krishiv-{name} cannot be replayed: it keeps no epochs. {_NAME_IT}")
+        raise OptionError(
+            f"{source.format_name} cannot be replayed: it has no epoch log. {_NAME_IT}"
+        )
     return committer
 
 
@@ -273,4 +276,4 @@ def _parsed(model: Any, name: str, checkpoint: SparkCheckpoint, given: Mapping[s
                 "identify the epochs in its target"
             )
     own = {key: text for key, text in model.among(given).items() if key.lower() not in taken}
-    return model.parse({**own, "checkpointLocation": checkpoint.location}, f"krishiv-{name}")
+    return model.parse({**own, "checkpointLocation": checkpoint.location}, name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.messages.suggestions import suggest
-from krishiv_spark.spark.fast_start.preloading import LIBRARIES, PRELOADS
+from krishiv_spark.spark.fast_start.preloading import PRELOADS, libraries
 from krishiv_spark.spark.jvm import server_of
 
 if TYPE_CHECKING:
@@ -47,9 +47,10 @@ def fast_start(builder: SparkSession.Builder, formats: Iterable[str] = ()) -> Sp
         OptionError: If a format has no libraries of its own, or a session runs already.
     """
     wanted = [name.removeprefix("krishiv-") for name in formats]
+    known = libraries() if wanted else {}
     for name in wanted:
-        if name not in LIBRARIES:
-            near = suggest(name, LIBRARIES) or ", ".join(LIBRARIES)
+        if name not in known:
+            near = suggest(name, known) or ", ".join(known)
             raise OptionError(f"fast_start: {name!r} has no libraries to load; known: {near}")
     if (server := server_of(builder)) is not None:
         _log.warning(

@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 import pkgutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 
-from krishiv_spark.formats import every_format
+from krishiv_spark.formats import every_format, installed_formats
 
-__all__ = ["LIBRARIES", "PRELOADS", "prefer_installed", "preload"]
+__all__ = ["PRELOADS", "libraries", "prefer_installed", "preload"]
 
 PRELOADS = "KRISHIV_SPARK_PRELOADS"
-"""Variable with names of `LIBRARIES`, separated by commas."""
-
-LIBRARIES: Mapping[str, tuple[str, ...]] = {
-    "kafka": ("kafka", "krishiv_spark.kafka.records.jit"),
-    "iceberg": ("krishiv_spark.iceberg.sql_catalog", "krishiv_spark.iceberg.rest_catalog"),
-}
-"""By format, what its first batch would import: a tenth of a second to one, so only on demand."""
+"""Variable with names of formats whose `preloads` are imported too, separated by commas. They take
+a tenth of a second to one, so only on demand."""
 
 _SPARK = (
     "pyspark.daemon",
@@ -28,6 +23,17 @@ _SPARK = (
     "pyspark.sql.streaming.python_streaming_source_runner",
 )
 _ARROW = ("pyarrow.compute", "pyarrow.parquet", "pandas")
+
+
+def libraries() -> dict[str, tuple[str, ...]]:
+    """Return the modules that the first batch of a format would import, by its name.
+
+    The names of the package's own formats are without the prefix ``krishiv-``.
+    """
+    found = installed_formats()
+    return {
+        each.format_name.removeprefix("krishiv-"): each.preloads for each in found if each.preloads
+    }
 
 
 def prefer_installed() -> None:
@@ -68,7 +74,7 @@ def _names() -> Iterator[str]:
         yield from (f"{package}.{found.name}" for found in pkgutil.iter_modules(within))
     yield from _ARROW
     for name in filter(None, os.environ.get(PRELOADS, "").split(",")):
-        yield from LIBRARIES[name]
+        yield from libraries()[name]
 
 
 def _reseed() -> None:
