@@ -51,8 +51,9 @@ from krishiv_spark.sinks.participant import LostIntentError
 from krishiv_spark.sources.base import SourceOptions
 from krishiv_spark.sources.iceberg.planner import ChangedRowsError
 from krishiv_spark.storage import ENVIRONMENT
-from krishiv_spark.storage.options import StorageOptions
-from krishiv_spark.storage.settings import MODELS, StoreSettings
+from krishiv_spark.storage.base import store_kinds, store_type
+from krishiv_spark.storage.settings import StoreSettings
+from krishiv_spark.storage.storage import StorageOptions
 from krishiv_spark.testing import OffsetConformance, Rule, SinkConformance, SourceConformance
 from krishiv_spark.testing.suites.base import Suite
 
@@ -282,9 +283,10 @@ def blocks() -> dict[str, str]:
 def storage_tables() -> dict[str, str]:
     """The settings that all stores have, and those that one kind has besides."""
     common = StoreSettings.model_fields.keys()
+    models = {kind: store_type(kind).settings_type for kind in store_kinds()}
     own = {
         f"storage.{kind}": options_table(model, without=common)
-        for kind, model in MODELS.items()
+        for kind, model in models.items()
         if model is not StoreSettings
     }
     return {"storage.all": options_table(StoreSettings), **own}

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from krishiv_spark.sinks.numbered import NumberedJobOptions, given_name
 from krishiv_spark.sinks.refreshes import RefreshOptions
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
-from krishiv_spark.storage.options import StorageOptions
+from krishiv_spark.storage.storage import StorageOptions
 
 __all__ = ["CheckpointOptions", "name_of_query"]
 

@@ -121,8 +121,8 @@ def spark() -> Iterator["SparkSession"]:  # noqa: F821
 @pytest.fixture(autouse=True)
 def fresh_contacts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each test the time-outs of a process that has not contacted a store or broker yet."""
-    monkeypatch.setattr("krishiv_spark.runtime.contacts._here", set())
-    monkeypatch.setattr("krishiv_spark.storage.patience._patient", set())
+    monkeypatch.setattr("krishiv_spark.runtime.contact._contacted", set())
+    monkeypatch.setattr("krishiv_spark.runtime.contact._waiting_processes", set())
 
 
 @pytest.fixture

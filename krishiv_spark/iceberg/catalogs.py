@@ -32,7 +32,7 @@ from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.messages.exception_chains import raise_alone
 from krishiv_spark.messages.redaction import excerpt
 from krishiv_spark.messages.suggestions import suggest
-from krishiv_spark.storage.hints import known_silence, meaning
+from krishiv_spark.storage.clients import explain_code, explain_connect_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,7 +137,7 @@ def _silence(error: Exception, options: IcebergOptions) -> str | None:
     if type(error).__name__ not in _OF_CONNECTIONS:
         return None
     to = urlsplit(options.catalog_properties().get("uri", ""))
-    known = known_silence(f"{to.scheme}://{to.netloc.rpartition('@')[2]}", str(error))
+    known = explain_connect_error(f"{to.scheme}://{to.netloc.rpartition('@')[2]}", str(error))
     return None if known is None else f"{known}: correct 'catalog.uri'"
 
 
@@ -150,7 +150,7 @@ def _advice(error: Exception, options: IcebergOptions) -> str:
     if isinstance(error, FileNotFoundError):
         return describe_missing(str(error.filename or ""), options)
     code = _CODE.search(str(error)) if isinstance(error, OSError) else None
-    return "" if code is None else f": {meaning(code[1].title().replace('_', ''))}"
+    return "" if code is None else f": {explain_code(code[1].title().replace('_', ''))}"
 
 
 def open_catalog(options: IcebergOptions, *, create: bool = False) -> Catalog:

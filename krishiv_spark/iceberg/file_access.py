@@ -31,8 +31,7 @@ from krishiv_spark.errors import KrishivError, OptionError, StorageError
 from krishiv_spark.iceberg.options import FORMAT, MAX_METADATA_BYTES, CatalogSettings
 from krishiv_spark.messages.exception_chains import describe, raise_alone, scrub, shows_secret
 from krishiv_spark.runtime.once import warn_once
-from krishiv_spark.storage.settings import secrets_in
-from krishiv_spark.storage.storage import PREFIX
+from krishiv_spark.storage.storage import PREFIX, find_store_secrets
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -519,5 +518,7 @@ def find_secrets(properties: Mapping[str, Any]) -> set[str]:
     """
     texts = {key: text for key, text in properties.items() if isinstance(text, str)}
     found = CatalogSettings.of(texts).secrets()
-    found |= secrets_in({k: text for k, text in texts.items() if k.lower().startswith(PREFIX)})
+    found |= find_store_secrets(
+        {k: text for k, text in texts.items() if k.lower().startswith(PREFIX)}
+    )
     return {secret for secret in found if len(secret) >= _SHORTEST}

@@ -19,9 +19,9 @@ from typing_extensions import override
 from krishiv_spark.errors import StorageError
 from krishiv_spark.iceberg.file_access import TableAccess, keep_store_settings
 from krishiv_spark.storage import Storage, StoreUrl
-from krishiv_spark.storage.objects import ObjectFolder
-from krishiv_spark.storage.s3 import endpoint_of
-from krishiv_spark.storage.settings import S3Settings, said, settings_for
+from krishiv_spark.storage.s3 import S3Settings, S3Store, find_endpoint, profile_credentials
+from krishiv_spark.storage.settings import option_or_variable
+from krishiv_spark.storage.storage import settings_for
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -173,7 +173,7 @@ def _connection(settings: S3Settings, bucket: str) -> dict[str, str]:
         "s3.connect-timeout": str(_CONNECT_S),
         "s3.request-timeout": str(settings.timeout / 1000),
     }
-    if endpoint := endpoint_of(bucket, settings):
+    if endpoint := find_endpoint(bucket, settings):
         found["s3.endpoint"] = endpoint
     if settings.path_style is not None:
         found["s3.force-virtual-addressing"] = str(not settings.path_style).lower()
@@ -186,7 +186,7 @@ def _region(settings: S3Settings, endpoint: str | None) -> str | None:
     """The region; without it PyIceberg asks Amazon where the bucket is, whatever the endpoint."""
     if endpoint is None:
         return settings.region
-    return said(settings.region, "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
+    return option_or_variable(settings.region, "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
 
 
 def _login(settings: S3Settings) -> dict[str, str]:
@@ -205,8 +205,6 @@ def _login(settings: S3Settings) -> dict[str, str]:
 
 def _of_profile(settings: S3Settings) -> dict[str, str]:
     """A profile's keys as they are now: PyArrow reads no profile but the environment's."""
-    from krishiv_spark.storage.profiles import profile_credentials
-
     found = profile_credentials(settings)()
     keys = {"access-key-id": "access_key_id", "secret-access-key": "secret_access_key"}
     named = {**keys, "session-token": "token"}
@@ -227,7 +225,7 @@ def _check_answers(url: StoreUrl, known: Mapping[str, Any]) -> None:
     if key in _ANSWERED:
         return
     try:
-        ObjectFolder(url / _PART, settings).names()
+        S3Store(url / _PART, settings).folder().names()
     except StorageError as error:
         if not _MAY_NOT.search(str(error)):  # it may list other parts
             raise

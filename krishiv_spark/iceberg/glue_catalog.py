@@ -3,7 +3,7 @@
 PyIceberg 0.12 has boto3 try eleven times, for a minute each, so that a catalog that never answers
 would hold a query for as long, whatever its `commitTimeout`. And it hands ``glue.max-retries`` over
 as the text that it is, which boto3 refuses. One that has never answered is given up soon: its
-address may be wrong (`krishiv_spark.runtime.contacts`).
+address may be wrong (`krishiv_spark.runtime.contact`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from krishiv_spark.iceberg.guarded_catalog import GuardedMetastoreCatalog
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
-from krishiv_spark.runtime.contacts import note_reached, was_reached
+from krishiv_spark.runtime.contact import has_contacted, record_contact
 
 __all__ = ["TimeoutGlueCatalog"]
 
@@ -47,9 +47,9 @@ class TimeoutGlueCatalog(GuardedMetastoreCatalog, GlueCatalog):
         self._files = MetadataFiles()
         self.properties = properties  # without the session, which does not pickle
         place = f"catalog {self.glue.meta.endpoint_url}"
-        if not was_reached(place):
+        if not has_contacted(place):
             _ask_once(name, client)
-            note_reached(place)
+            record_contact(place)
 
     @override
     def _convert_glue_to_iceberg(self, glue_table: Any) -> Table:

@@ -16,8 +16,8 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.messages.redaction import excerpt, redact
 from krishiv_spark.options import ByteSize
 from krishiv_spark.storage import StoreUrl
-from krishiv_spark.storage.options import StorageOptions
 from krishiv_spark.storage.paths import local_path
+from krishiv_spark.storage.storage import StorageOptions
 
 __all__ = ["FORMAT", "MAX_METADATA_BYTES", "REGISTER", "CatalogSettings", "IcebergOptions"]
 

@@ -2,7 +2,7 @@
 
 PyIceberg 0.12 sets no timeout, so that a catalog that takes a request and never answers would hold
 a query for ever, whatever its `commitTimeout`. One that has never answered is given up soon: its
-address may be wrong (`krishiv_spark.runtime.contacts`).
+address may be wrong (`krishiv_spark.runtime.contact`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from krishiv_spark.iceberg.file_access import keep_users_choices, merge_vended
 from krishiv_spark.iceberg.file_io import create_file_io
 from krishiv_spark.iceberg.guarded_catalog import GuardedCatalog
 from krishiv_spark.options.plain_secrets import warn_of_plain_http
-from krishiv_spark.runtime.contacts import note_reached, was_reached
+from krishiv_spark.runtime.contact import has_contacted, record_contact
 from krishiv_spark.storage.http_sessions import guard
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def _ask(request: Callable[..., Any], method: str, url: str, **given: Any) -> An
     """Send a request, and wait for its answer as long as befits who is asked."""
     to = urlsplit(url)
     name = f"catalog {to.hostname}:{to.port}"
-    usual = was_reached(name)
+    usual = has_contacted(name)
     patience = (_CONNECT_S, _READ_S) if usual else (_FIRST_CONNECT_S, _FIRST_READ_S)
     answer = request(method, url, timeout=patience, **given)
-    note_reached(name)
+    record_contact(name)
     return answer

@@ -226,8 +226,7 @@ def _place_of(checkpoint: str) -> tuple[str, str, str]:
     except OptionError:  # only Spark knows this store
         scheme, _, rest = checkpoint.partition(":")
         return scheme.lower(), "", normpath(rest)
-    # HDFS's own names of services are not those of viewfs; other kinds have one place of a name.
-    return url.scheme if url.kind == "hdfs" else url.kind, url.authority, normpath(url.path)
+    return *url.store, normpath(url.path)
 
 
 def _with_others(jobs: tuple[ReadyJob, ...]) -> tuple[ReadyJob, ...]:

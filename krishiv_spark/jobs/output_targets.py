@@ -279,7 +279,7 @@ def _normal(key: str, text: str) -> str:
     if place.kind == "disk":
         return os.path.realpath(place.path)
     # Spark reaches one bucket by several schemes, and one HDFS by several names.
-    bucket = "" if place.kind == "hdfs" else f"{place.account}/{place.bucket}"
+    bucket = f"{place.account}/{place.bucket}" if place.has_bucket else ""
     return f"{place.kind}:{bucket}/{place.path}"
 
 

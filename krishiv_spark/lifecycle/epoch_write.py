@@ -46,7 +46,7 @@ from krishiv_spark.sinks.base import (
 from krishiv_spark.sinks.numbered import JobNumber
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.spark.logs import set_log_context
-from krishiv_spark.storage import be_patient
+from krishiv_spark.storage import use_long_timeouts
 
 __all__ = ["BatchWrite", "EpochWrite", "StreamWrite"]
 
@@ -130,7 +130,7 @@ class EpochWrite:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Spark: executor, once per attempt of a task. A replayed epoch costs no work."""
         tune_worker()
-        be_patient()
+        use_long_timeouts()
         context, plan = TaskContext.get(), self._plan
         if context is None or plan is None:
             raise SinkError("write() runs inside a Spark task only")
@@ -178,7 +178,7 @@ class EpochWrite:
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
         tune_worker()
-        be_patient()
+        use_long_timeouts()
         received = [message for message in messages if isinstance(message, Staged)]
         epoch = self._identity.with_task_results(epoch_of(received, number), received)
         self._set_log_context(epoch.query, epoch.number)

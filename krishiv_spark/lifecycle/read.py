@@ -34,7 +34,7 @@ from krishiv_spark.sources.base import (
 )
 from krishiv_spark.spark.checkpoint import EPOCH_PROPERTY, QUERY_ID_PROPERTY
 from krishiv_spark.spark.logs import set_log_context
-from krishiv_spark.storage import be_patient
+from krishiv_spark.storage import use_long_timeouts
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -131,7 +131,7 @@ def _read_rows(
     reader: StreamReader[Any, Any], row_schema: RowSchema, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     tune_worker()
-    be_patient()
+    use_long_timeouts()
     set_log_context(reader.options.log_level, **_describe_task(TaskContext.get()))
     # Spark turns an empty plan into one InputPartition(None) (write_read_func_and_partitions).
     if isinstance(partition, Slice):

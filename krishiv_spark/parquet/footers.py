@@ -23,7 +23,7 @@ from krishiv_spark.parquet.corrections import stored_schema
 from krishiv_spark.parquet.inputs import ParquetInput, open_input
 from krishiv_spark.parquet.tails import fingerprint
 from krishiv_spark.runtime.crashes import name_call
-from krishiv_spark.storage.disk_files import DISK
+from krishiv_spark.storage.disk import DISK
 from krishiv_spark.storage.files import Files, Identity, OpenedFile
 
 __all__ = [

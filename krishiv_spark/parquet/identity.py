@@ -101,7 +101,7 @@ class Pointer(NamedTuple):
         log = self.parsed()
         if log is None:
             return False
-        return _store(log) == _store(table) or self.is_named(query, epoch_logs)
+        return log.store == table.store or self.is_named(query, epoch_logs)
 
     def is_named(self, query: str, epoch_logs: Iterable[str]) -> bool:
         """Return True if an option ``epochLog`` of this process names the log."""
@@ -117,13 +117,8 @@ class Pointer(NamedTuple):
             return None
 
 
-def _store(url: StoreUrl) -> tuple[str, str]:
-    # Of HDFS the scheme says whether the login is sent encrypted.
-    return (url.scheme if url.kind == "hdfs" else url.kind), url.authority
-
-
 def _place(url: StoreUrl | None) -> tuple[tuple[str, str], str] | None:
-    return None if url is None else (_store(url), url.path)
+    return None if url is None else (url.store, url.path)
 
 
 def has_pointer(own: Folder) -> bool:

@@ -110,7 +110,7 @@ class StoreTableLog(QueryLog):
     def _are_there(self, names: set[str]) -> list[bool]:
         files = self.storage.files(self.table)
         paths = [f"{self.table}/{name}" for name in sorted(names)]
-        return [found is not None for found in files.each(files.identity, paths)]
+        return [found is not None for found in files.map(files.identity, paths)]
 
     def uploads_of(self, intent: Entry) -> set[str]:
         """The ids of the uploads that an intent names.

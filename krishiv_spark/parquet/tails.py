@@ -6,7 +6,7 @@ import os
 import zlib
 from typing import Any, NamedTuple
 
-from krishiv_spark.storage.disk_files import DISK
+from krishiv_spark.storage.disk import DISK
 from krishiv_spark.storage.files import Files
 
 __all__ = ["MAGIC", "FileEnd", "FileStatus", "fingerprint", "is_end", "look", "read_end"]

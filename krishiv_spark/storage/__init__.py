@@ -1,20 +1,19 @@
-"""Where checkpoints, epoch logs and tables lie: disks, object stores, HDFS.
+"""Stores of checkpoints, epoch logs and tables: disks, object stores, HDFS.
 
-A URL and options become a `Folder`, or the `Files` of a store. Options named
-``storage.<kind>.<setting>`` say how a store is reached; what they do not say comes from the
-environment, as the store's own tools read it.
+A URL and options become a `Folder`, the `Files` of a store, or `Uploads` to it. The options
+``storage.<kind>.<setting>`` set how a store is reached; the environment provides the rest, as the
+store's own tools read it. A kind of store is a class (`krishiv_spark.storage.base.BaseStore`).
 """
 
-from krishiv_spark.storage.files import Files, Identity
-from krishiv_spark.storage.folder import Folder
-from krishiv_spark.storage.patience import be_patient
+from krishiv_spark.runtime.contact import use_long_timeouts
+from krishiv_spark.storage.base import BaseStore, StoreUrl
+from krishiv_spark.storage.files import Files, Folder, Identity
 from krishiv_spark.storage.storage import ENVIRONMENT, Storage
-from krishiv_spark.storage.uploads import Became, PendingUpload, Upload, Uploads
-from krishiv_spark.storage.urls import StoreUrl
+from krishiv_spark.storage.uploads import PendingUpload, Upload, Uploads, UploadState
 
 __all__ = [
     "ENVIRONMENT",
-    "Became",
+    "BaseStore",
     "Files",
     "Folder",
     "Identity",
@@ -22,6 +21,7 @@ __all__ = [
     "Storage",
     "StoreUrl",
     "Upload",
+    "UploadState",
     "Uploads",
-    "be_patient",
+    "use_long_timeouts",
 ]

@@ -1,18 +1,40 @@
-"""Folders of a POSIX file system: files are written aside, synced, and linked to their names."""
+"""Disks: folders and files of a POSIX file system.
+
+Files are written under another name, synced, and linked to their names.
+"""
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
+import tempfile
+import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from posixpath import normpath
+from typing import Any
 
-from krishiv_spark.durable import remove_file, write_aside
-from krishiv_spark.errors import NotExclusiveError
-from krishiv_spark.storage.folder import MOST_BYTES
+import pyarrow as pa
+from typing_extensions import override
+
+from krishiv_spark.durable import is_folder, remove_file, write_aside
+from krishiv_spark.errors import NotExclusiveError, OptionError
+from krishiv_spark.messages.exception_chains import scrub
+from krishiv_spark.storage.base import BaseStore, StoreUrl
+from krishiv_spark.storage.files import (
+    MOST_BYTES,
+    Files,
+    Folder,
+    FolderEntry,
+    Identity,
+    OpenedFile,
+    WalkFilter,
+)
 from krishiv_spark.storage.no_links import (
     make_folders,
     open_folder,
@@ -22,8 +44,45 @@ from krishiv_spark.storage.no_links import (
     split_at_own,
     status_in,
 )
+from krishiv_spark.storage.paths import local_path, url_scheme
 
-__all__ = ["DiskFolder"]
+__all__ = ["DISK", "DiskFiles", "DiskFolder", "DiskStore", "aging_time_s", "read_disk_time_s"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DiskStore(BaseStore):
+    """A location on a disk of this machine, or on one that is mounted."""
+
+    kind = "disk"
+    schemes = ("file", "dbfs")
+
+    @override
+    @classmethod
+    def parse_url(cls, text: str, scheme: str) -> StoreUrl:
+        return StoreUrl(cls.kind, scheme, "", _absolute_path(text))
+
+    @override
+    def folder(self) -> DiskFolder:
+        return DiskFolder(Path(self.url.path))
+
+    @override
+    def files(self) -> DiskFiles:
+        return DISK
+
+
+def _absolute_path(text: str) -> str:
+    """Return the absolute path of a plain one, of ``file:`` or of Databricks's ``dbfs:``."""
+    if url_scheme(text) != "dbfs":
+        return str(local_path(text, "the location"))
+    path = normpath("/" + text.partition(":")[2].strip("/"))
+    if path.startswith("/Volumes/"):
+        return path
+    return f"/dbfs{path}"  # the machines of Databricks have it mounted there
+
+
+# --- folders
 
 # link(2): EPERM where a file system has no hard links, EMLINK where it allows none besides the name
 # itself; the others are what network file systems and FUSE answer.
@@ -33,8 +92,8 @@ _MODE = 0o644
 """Of a new file, as far as its folder has these bits too: in a private folder it is private."""
 
 
-class DiskFolder:
-    """A folder on a POSIX file system. See `krishiv_spark.storage.Folder`.
+class DiskFolder(Folder):
+    """A folder on a POSIX file system.
 
     Files are plain ones. Below folders that krishiv-spark keeps in those of others, no link is
     followed (`krishiv_spark.storage.no_links`).
@@ -54,42 +113,42 @@ class DiskFolder:
     def __repr__(self) -> str:
         return self._text
 
+    @override
     def names(self) -> Mapping[str, str]:
-        """See `Folder`."""
         try:
             with open_own(self._text) as folder:
                 return dict.fromkeys(os.listdir(folder), "")
         except FileNotFoundError:
             return {}
 
+    @override
     def read(self, name: str, most: int = MOST_BYTES) -> bytes | None:
-        """See `Folder`."""
         return self._read(name, most)
 
+    @override
     def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
-        """See `Folder`."""
         return [self.read(name) for name in names]
 
+    @override
     def below(self) -> Iterator[str]:
-        """See `Folder`."""
-        # Through links too, as whoever opens a path goes: a disk of its own may hold a part.
-        for parent, _, names in os.walk(self.path, onerror=_refuse_unless_gone, followlinks=True):
+        # Through links too, as paths are opened: another disk may contain a part.
+        for parent, _, names in os.walk(self.path, onerror=_raise_unless_missing, followlinks=True):
             yield from (Path(parent, name).relative_to(self.path).as_posix() for name in names)
 
+    @override
     def tail(self, name: str, size: int) -> bytes | None:
-        """See `Folder`."""
         return self._read(name, size, size)
 
     def _read(self, name: str, most: int, last: int | None = None) -> bytes | None:
         return read_file(f"{self._text}/{name}", most, last)
 
+    @override
     def create(self, name: str, data: bytes) -> bool:
-        """See `Folder`."""
-        with self._written_aside(name, data) as (folder, aside):
+        with self._staged_file(name, data) as (folder, staged):
             try:
                 # O_EXCL would show the name before its content, and rename(2) would overwrite: a
-                # link appears whole, and only where no name is.
-                os.link(aside, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                # link appears with its content, and only if the name is free.
+                os.link(staged, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:
                 return False
             except OSError as error:
@@ -100,30 +159,30 @@ class DiskFolder:
                     ) from error
                 raise
             finally:
-                # A process that is killed before this leaves a name that is no entry's.
-                remove_file(aside, folder=folder)
+                # A process that is killed before this leaves a name that no log entry has.
+                remove_file(staged, folder=folder)
             os.fsync(folder)
         return True
 
+    @override
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """See `Folder`."""
-        with self._written_aside(name, data, durable=durable) as (folder, aside):
-            os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        with self._staged_file(name, data, durable=durable) as (folder, staged):
+            os.replace(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
             if durable:
                 os.fsync(folder)
 
+    @override
     def remove(self, names: Iterable[str]) -> None:
-        """See `Folder`."""
         listed = list(names)
         if not listed:
             return
         with suppress(FileNotFoundError), open_own(self._text) as folder:
             for name in listed:
-                # Not synced: what comes back with the power is no more than it was before.
+                # Not synced: after a power cut the files are as before the call, which is allowed.
                 remove_file(name, folder=folder)
 
+    @override
     def move(self, name: str, to: str) -> None:
-        """See `Folder`."""
         (above, _, base), (above_to, _, base_to) = name.rpartition("/"), to.rpartition("/")
         with suppress(FileNotFoundError), ExitStack() as opened:
             source = opened.enter_context(open_folder(self._text, above))
@@ -131,40 +190,207 @@ class DiskFolder:
                 return
             target = opened.enter_context(open_folder(self._text, above_to, make=True))
             os.rename(base, base_to, src_dir_fd=source, dst_dir_fd=target)
-            # In this order: after a power cut a name may be there twice, and is never missing.
+            # In this order: after a power cut the file may have both names, and always has one.
             os.fsync(target)
             os.fsync(source)
 
+    @override
     def destroy(self) -> None:
-        """See `Folder`. In one step: half of what was there might mean something else."""
-        gone = f".{self.path.name}.{uuid.uuid4().hex}"
+        """Rename the folder first: a part of its files might have another meaning."""
+        removed = f".{self.path.name}.{uuid.uuid4().hex}"
         root, within = split_at_own(self.path.parent)
         with suppress(FileNotFoundError), open_folder(root, within) as above:
-            os.rename(self.path.name, gone, src_dir_fd=above, dst_dir_fd=above)
-            remove_tree(root, f"{within}/{gone}".lstrip("/"))
+            os.rename(self.path.name, removed, src_dir_fd=above, dst_dir_fd=above)
+            remove_tree(root, f"{within}/{removed}".lstrip("/"))
 
     @contextmanager
-    def _written_aside(
+    def _staged_file(
         self, name: str, data: bytes, *, durable: bool = True
     ) -> Iterator[tuple[int, str]]:
         """Write a file under another name; yield the descriptor of the folder, and that name."""
-        aside = f".{name}.{uuid.uuid4().hex}"
+        staged = f".{name}.{uuid.uuid4().hex}"
         with ExitStack() as opened:
             try:
-                folder = opened.enter_context(self._writing(aside, data, durable))
+                folder = opened.enter_context(self._write_in(staged, data, durable))
             except FileNotFoundError:
                 make_folders(self.path)
-                folder = opened.enter_context(self._writing(aside, data, durable))
-            yield folder, aside
+                folder = opened.enter_context(self._write_in(staged, data, durable))
+            yield folder, staged
 
     @contextmanager
-    def _writing(self, name: str, data: bytes, durable: bool) -> Iterator[int]:
+    def _write_in(self, name: str, data: bytes, durable: bool) -> Iterator[int]:
         with open_own(self._text) as folder:
             mode = _MODE & stat.S_IMODE(os.fstat(folder).st_mode)
             write_aside(name, data, folder=folder, mode=mode, durable=durable)
             yield folder
 
 
-def _refuse_unless_gone(error: OSError) -> None:
+def _raise_unless_missing(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
+
+
+# --- files
+
+
+class DiskFiles(Files):
+    """Files by absolute paths."""
+
+    resolution_ns = 1
+    is_remote = False
+
+    @override
+    def walk(self, folder: str, take: WalkFilter) -> bool:
+        try:
+            inside = [*self._enter(folder, "", take)]
+        except NotADirectoryError:
+            return False
+        while inside:
+            prefix = inside.pop()
+            _check_no_loop(folder, prefix)
+            with suppress(FileNotFoundError):  # it was deleted during the walk
+                inside += self._enter(folder, prefix, take)
+        return True
+
+    @staticmethod
+    def _enter(folder: str, prefix: str, take: WalkFilter) -> list[str]:
+        with os.scandir(os.path.join(folder, prefix)) as entries:
+            return [f"{prefix}{name}" for name in take(prefix, entries)]
+
+    @override
+    def entries(self, folder: str) -> Iterator[FolderEntry]:
+        with os.scandir(folder) as entries:
+            yield from entries
+
+    @override
+    def entry(self, path: str) -> FolderEntry | None:
+        """Return a file or folder, or a link whose target does not exist."""
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return _DiskEntry(path)
+
+    @override
+    def identity(self, path: str) -> Identity | None:
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return _identity(status) if stat.S_ISREG(status.st_mode) else None
+
+    @override
+    def tail(self, path: str, count: int, size: int | None = None) -> tuple[Identity, bytes]:
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO would wait
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise FileNotFoundError(errno.ENOENT, "no plain file", path)
+            found = _identity(status)
+            end = found.size if size is None else size
+            return found, os.pread(file, count, max(0, end - count))
+        finally:
+            os.close(file)
+
+    @override
+    @contextmanager
+    def opened(self, path: str, size: int | None = None) -> Iterator[OpenedFile]:
+        del size
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a FIFO would wait
+            raise FileNotFoundError(errno.ENOENT, "no plain file", path)
+        with pa.OSFile(path) as source:
+            yield OpenedFile(source, _identity(os.stat(path)), None)
+
+    @override
+    def touch(self, path: str) -> bool:
+        try:
+            with open_own(os.path.dirname(path)) as folder:
+                os.utime(os.path.basename(path), dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    @override
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        return map(function, items)
+
+
+DISK = DiskFiles()
+
+
+@dataclass(frozen=True)
+class _DiskEntry:
+    path: str
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    def is_dir(self) -> bool:
+        return is_folder(self.path)
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return Identity(status.st_size, status.st_mtime_ns)
+
+
+def _check_no_loop(root: str, prefix: str) -> None:
+    """Reject a link to a folder that contains it: the walk would not end."""
+    path = os.path.join(root, prefix).rstrip("/")
+    if not os.path.islink(path):
+        return
+    inside = prefix.rstrip("/")
+    above = [root, *(os.path.join(root, inside[:i]) for i, c in enumerate(inside) if c == "/")]
+    target = os.stat(path)
+    if any(os.path.samestat(target, os.stat(folder)) for folder in above):
+        raise OptionError(
+            f"{path} is a link to a folder that contains it, so its files would have infinitely "
+            "many names: remove it, or exclude it by a glob in 'path'"
+        )
+
+
+# --- the clock of a file system
+
+# Files are dated by the clock of their file system or store. To a machine whose clock is ahead of
+# it, all files look older than they are, also those that a running query has just staged.
+
+_TOLERANCE_S = 60.0
+"""Stores date files to the second, and clocks differ a little."""
+
+_FIRST_S = 1_700_000_000.0
+"""November 2023. Some emulators date all uploads at one earlier time, which is no clock."""
+
+
+def aging_time_s(read_time_s: Callable[[], float], location: object) -> float:
+    """Return the time at which ages are measured, in epoch seconds: the earlier of two clocks.
+
+    Args:
+        read_time_s: Writes a file to the location, deletes it, and returns the time that it was
+            dated. If that fails, the local clock decides.
+        location: For the log.
+    """
+    now_s = time.time()
+    try:
+        dated_s = read_time_s()
+    except Exception as error:  # noqa: BLE001  of any store: who may delete need not be able to write
+        _log.info("the clock of %s is not known", location, exc_info=scrub(error))
+        return now_s
+    if now_s - dated_s <= _TOLERANCE_S or dated_s < _FIRST_S:
+        return now_s
+    _log.warning(
+        "the clock of this machine is %d s ahead of that of %s: ages of files are measured by the "
+        "latter. Correct the clock (NTP)",
+        now_s - dated_s,
+        location,
+    )
+    return dated_s
+
+
+def read_disk_time_s(folder: Path) -> float:
+    """Return the time that the file system of a folder gives a new file.
+
+    Raises:
+        OSError: If no file can be created there.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_mtime

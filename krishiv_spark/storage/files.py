@@ -1,22 +1,140 @@
-"""What every store can do with the files below a place in it, at any depth."""
+"""The contracts of a store's folders and files: small files by name, and files at any depth."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-__all__ = ["Files", "FolderEntry", "Identity", "OpenedFile", "StoredEntry", "Take"]
+__all__ = [
+    "MOST_BYTES",
+    "Files",
+    "Folder",
+    "FolderEntry",
+    "Identity",
+    "OpenedFile",
+    "StoredEntry",
+    "WalkFilter",
+]
+
+MOST_BYTES = 256 * 2**20
+"""Most bytes that one read takes into memory: the intent of an epoch of a million files."""
+
+
+class Folder(Protocol):
+    """A folder of a disk or a prefix of a bucket, which need not exist. Any process; pickles."""
+
+    def names(self) -> Mapping[str, str]:
+        """Return the files and folders directly in it, unordered; nothing if it does not exist.
+
+        Returns:
+            By name, a text that changes with the content of the file; empty if the store provides
+            none.
+
+        Raises:
+            StorageError: If the folder cannot be listed.
+        """
+        ...
+
+    def read(self, name: str, most: int = MOST_BYTES) -> bytes | None:
+        """Return the content of a file directly in it; None if it does not exist.
+
+        Args:
+            name: Of the file.
+            most: Bytes that it may have at most.
+
+        Raises:
+            LinkError: If it is no plain file, on a disk.
+            StorageError: If it cannot be read, or is larger.
+        """
+        ...
+
+    def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        """Read several files as `read` does; in parallel where each read is a request."""
+        ...
+
+    def below(self) -> Iterator[str]:
+        """Yield the relative paths of files at any depth, unordered; none if it does not exist.
+
+        Raises:
+            StorageError: If a folder cannot be listed.
+        """
+        ...
+
+    def tail(self, name: str, size: int) -> bytes | None:
+        """Return the last bytes of a file, all if it has no more; None if it does not exist.
+
+        Args:
+            name: Of a file directly in it, or a relative path with slashes.
+            size: Number of bytes, more than 0.
+
+        Raises:
+            StorageError: If it cannot be read.
+        """
+        ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a file durably, exclusively and in one step; return False if the name exists.
+
+        Raises:
+            StorageError: If it cannot be written, or not exclusively.
+        """
+        ...
+
+    def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Create or overwrite a file; readers see all of the old content or all of the new.
+
+        Args:
+            name: Of the file.
+            data: Its content.
+            durable: True if the file must outlive a power cut. If not, a disk may have the old
+                content after one, no file, or a damaged one. Other stores always keep it.
+
+        Raises:
+            StorageError: If it cannot be written.
+        """
+        ...
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete files in the given order; a missing file is no error.
+
+        Raises:
+            StorageError: If one cannot be deleted.
+        """
+        ...
+
+    def move(self, name: str, to: str) -> None:
+        """Give a file another path in this folder, durably; a missing file is no error.
+
+        A process that dies during the call leaves the file under one of the paths, or under both.
+
+        Args:
+            name: Its path, with slashes if it is in a folder below.
+            to: Its new path; an existing file is replaced.
+
+        Raises:
+            LinkError: If a folder of a path is a link, on a disk.
+            StorageError: If it cannot be moved.
+        """
+        ...
+
+    def destroy(self) -> None:
+        """Delete all files at any depth, and the folder.
+
+        Raises:
+            StorageError: If a file cannot be deleted.
+        """
+        ...
 
 
 class Identity(NamedTuple):
-    """What shows that a file has not changed.
+    """Size and time of a file, which show that it has not changed.
 
     Attributes:
         size: Bytes.
-        modified_ns: Time of its last modification, nanoseconds since 1970 UTC. What is finer than
-            `Files.resolution_ns` is no time: it tells versions apart that share one.
+        modified_ns: Time of its last modification, nanoseconds since 1970 UTC. Digits below
+            `Files.resolution_ns` are no time: they distinguish versions of the same time.
     """
 
     size: int
@@ -27,21 +145,21 @@ class Identity(NamedTuple):
 
 
 class FolderEntry(Protocol):
-    """A name in a folder; what `os.scandir` yields is one."""
+    """A name in a folder; `os.scandir` yields such entries."""
 
     @property
     def name(self) -> str:
-        """Without its folder."""
+        """The name, without its folder."""
         ...
 
     def is_dir(self) -> bool:
-        """Whether it is a folder."""
+        """Return True if it is a folder."""
         ...
 
 
 @dataclass(frozen=True)
 class StoredEntry:
-    """An entry of a store that tells with the names of files what they are.
+    """An entry of a store whose listings contain the identities of files.
 
     Attributes:
         name: Without its folder.
@@ -52,14 +170,14 @@ class StoredEntry:
     identity: Identity | None = None
 
     def is_dir(self) -> bool:
-        """See `FolderEntry`."""
+        """Return True if it is a folder."""
         return self.identity is None
 
 
-Take: TypeAlias = Callable[[str, Iterable[FolderEntry]], Sequence[str]]
-"""Takes entries of a folder, and says which of the folders among them are gone into.
+WalkFilter: TypeAlias = Callable[[str, Iterable[FolderEntry]], Sequence[str]]
+"""Takes entries of a folder, and returns the folders among them that the walk enters.
 
-The folder is relative to the one that is walked through, and ends in "/" unless it is that one; so
+The folder is relative to the one where the walk starts, and ends in "/" unless it is that one; so
 do the names in the answer. A folder's entries may come in several calls.
 """
 
@@ -68,11 +186,11 @@ class OpenedFile(NamedTuple):
     """A file that is open for reading.
 
     Attributes:
-        source: What PyArrow reads from.
-        identity: What it was when it was opened; if it becomes another, a read raises.
-        expect: Takes ranges, as (first byte, byte after the last), of which each will be read from
-            its beginning to its end, side by side with the others: where a read is a request,
-            they are fetched in few of them. None where it is not.
+        source: Object that PyArrow reads from.
+        identity: Identity of the file when it was opened; if it changes, a read raises.
+        expect: Takes ranges, as (first byte, byte after the last), each of which will be read from
+            its first byte to its last, interleaved with the others. Where a read is a request,
+            they are fetched in few of them. None where a read is no request.
     """
 
     source: Any
@@ -81,84 +199,79 @@ class OpenedFile(NamedTuple):
 
 
 class Files(Protocol):
-    """The files of one store, by their whole paths or URLs. Any process, any thread; pickles.
-
-    Attributes:
-        resolution_ns: How fine its times are.
-        is_remote: Whether each question is a request, so that several are asked side by side.
-    """
+    """The files of one store, by their whole paths or URLs. Any process, any thread; pickles."""
 
     @property
     def resolution_ns(self) -> int:
-        """See `Files`."""
+        """Resolution of the store's times, in nanoseconds."""
         ...
 
     @property
     def is_remote(self) -> bool:
-        """See `Files`."""
+        """True if each question is a request, so that several are sent in parallel."""
         ...
 
-    def walk(self, folder: str, take: Take) -> bool:
-        """Hand over everything in a folder, and in those below it that `take` goes into.
+    def walk(self, folder: str, take: WalkFilter) -> bool:
+        """Pass all entries of a folder, and of the folders that `take` enters, to `take`.
 
         Returns:
-            False if it is a file, or, in a bucket, where a folder is no more than what is in it,
-            if there is nothing.
+            False if it is a file; in a bucket, where a folder consists of its files, also if there
+            are none.
 
         Raises:
-            FileNotFoundError: If there is no such folder.
+            FileNotFoundError: If the folder does not exist.
             OptionError: If a link leads from a folder to one above it.
-            StorageError: If something cannot be listed; on a disk, OSError.
+            StorageError: If a folder cannot be listed; on a disk, OSError.
         """
         ...
 
     def entries(self, folder: str) -> Iterable[FolderEntry]:
-        """What is right in a folder.
+        """Return the entries directly in a folder.
 
         Raises:
-            FileNotFoundError: If there is no such folder; a bucket has any.
+            FileNotFoundError: If the folder does not exist; in a bucket, each folder exists.
             StorageError: As `walk`.
         """
         ...
 
     def entry(self, path: str) -> FolderEntry | None:
-        """A file or folder; None if there is none.
+        """Return a file or folder; None if it does not exist.
 
         Raises:
-            StorageError: If that cannot be found out; on a disk, OSError.
+            StorageError: If the store cannot be asked; on a disk, OSError.
         """
         ...
 
     def identity(self, path: str) -> Identity | None:
-        """What a file is now; None if there is none.
+        """Return the current identity of a file; None if it does not exist.
 
         Raises:
-            PermissionError: If it may not be looked at.
-            StorageError: If that cannot be found out; on a disk, OSError.
+            PermissionError: If its status may not be read.
+            StorageError: If the store cannot be asked; on a disk, OSError.
         """
         ...
 
     def tail(self, path: str, count: int, size: int | None = None) -> tuple[Identity, bytes]:
-        """What a file is now, and the last so many bytes of it, or of its first `size` bytes.
+        """Return the identity of a file, and the last bytes of it or of its first `size` bytes.
 
         Raises:
-            FileNotFoundError: If there is none.
+            FileNotFoundError: If it does not exist.
             PermissionError: If it may not be read.
             StorageError: If it cannot be read; on a disk, OSError.
         """
         ...
 
     def opened(self, path: str, size: int | None = None) -> AbstractContextManager[OpenedFile]:
-        """Open a file for reading; raises like `tail`, and so do reads.
+        """Open a file for reading; this and its reads raise the errors of `tail`.
 
         Args:
             path: Of the file.
-            size: How many bytes it has, as far as is known; saves a request.
+            size: Its size in bytes, if a listing has returned it; saves a request.
         """
         ...
 
     def touch(self, path: str) -> bool:
-        """Give a file a time of today, or of now; False if there is none.
+        """Give a file a time of today, or of now; return False if it does not exist.
 
         Raises:
             PermissionError: If that is not allowed.
@@ -166,6 +279,6 @@ class Files(Protocol):
         """
         ...
 
-    def each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-        """What a function makes of each item, in their order, where it asks this store."""
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        """Apply a function that asks this store to each item; yield the results in that order."""
         ...

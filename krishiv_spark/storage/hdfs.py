@@ -1,205 +1,398 @@
-"""HDFS over HTTP: its files, folders with atomic renames, and files that are written aside."""
+"""HDFS over HTTP: settings, addresses, folders with atomic renames, files and uploads.
+
+`krishiv_spark.storage.webhdfs` has the requests.
+"""
 
 from __future__ import annotations
 
 import errno
+import os
 import queue
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
-from krishiv_spark.errors import StorageError
+from pydantic import Field, SecretStr
+from typing_extensions import override
+
+from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.runtime.parallel import side_by_side
-from krishiv_spark.storage.aside import AsideFile
-from krishiv_spark.storage.files import FolderEntry, Identity, OpenedFile, StoredEntry, Take
-from krishiv_spark.storage.folder import MOST_BYTES
-from krishiv_spark.storage.hadoop import web_addresses
+from krishiv_spark.storage.base import BaseStore, StoreUrl, split_authority
+from krishiv_spark.storage.files import (
+    MOST_BYTES,
+    Files,
+    Folder,
+    FolderEntry,
+    Identity,
+    OpenedFile,
+    StoredEntry,
+    WalkFilter,
+)
 from krishiv_spark.storage.no_links import check_size
 from krishiv_spark.storage.ranged import TAIL_BYTES, RangedFile
-from krishiv_spark.storage.settings import HdfsSettings
-from krishiv_spark.storage.urls import StoreUrl
-from krishiv_spark.storage.webhdfs import WebHdfs
+from krishiv_spark.storage.settings import StoreSettings
+from krishiv_spark.storage.uploads import RenameUploads, StagedEntry, StagedWriter, StagingStore
 
-__all__ = ["HdfsAside", "HdfsFiles", "HdfsFolder"]
+if TYPE_CHECKING:
+    from krishiv_spark.storage.webhdfs import HdfsStatus, WebHdfs
+
+__all__ = ["HdfsSettings", "HdfsStore", "web_addresses"]
 
 
-class HdfsFolder:
-    """A folder of HDFS. See `krishiv_spark.storage.Folder`.
+class HdfsSettings(StoreSettings):
+    """Settings of HDFS over WebHDFS or HttpFS; `endpoint` may name several NameNodes."""
+
+    user: str | None = Field(default=None, description="User name, if no login proves the user.")
+    token: SecretStr | None = Field(default=None, description="Delegation token of HDFS.")
+    kerberos: bool = Field(
+        default=False, description="If `true`, log in with Kerberos; requires `requests-kerberos`."
+    )
+
+    def login(self) -> Mapping[str, str]:
+        """Return the parameters of a request that name the user, or log in."""
+        if self.token is not None:
+            return {"delegation": self.token.get_secret_value()}
+        user = self.user or os.environ.get("HADOOP_USER_NAME")
+        return {} if user is None or self.kerberos else {"user.name": user}
+
+
+@dataclass(frozen=True)
+class HdfsStore(BaseStore):
+    """A location in HDFS."""
+
+    kind = "hdfs"
+    schemes = ("hdfs", "viewfs", "webhdfs", "swebhdfs")
+    settings_type = HdfsSettings
+    login_options = "'storage.hdfs.user' or '.token'"
+
+    settings: HdfsSettings
+
+    @override
+    @classmethod
+    def parse_url(cls, text: str, scheme: str) -> StoreUrl:
+        return StoreUrl(cls.kind, scheme, *split_authority(text))
+
+    @override
+    def folder(self) -> HdfsFolder:
+        return HdfsFolder(self)
+
+    @override
+    def files(self) -> HdfsFiles:
+        return HdfsFiles(self)
+
+    @override
+    def uploads(self) -> RenameUploads:
+        return RenameUploads(self.url, RenamedFiles(self))
+
+    @override
+    def is_named(self, named: Iterable[StoreUrl]) -> bool:
+        has_login = self.settings.token is not None or self.settings.kerberos
+        if not has_login or self.settings.endpoint is not None:
+            return True
+        known = {address for url in named for address in _known_addresses(url)}
+        return set(_known_addresses(self.url)) <= known
+
+    @override
+    def plain_logins(self) -> Iterator[tuple[str, str]]:
+        if self.settings.token is not None:
+            for address in self.addresses():
+                yield address, "the delegation token 'storage.hdfs.token'"
+
+    def addresses(self) -> list[str]:
+        """Return the addresses of the NameNodes.
+
+        Raises:
+            OptionError: If neither the URL nor a setting names one.
+        """
+        return web_addresses(self.url, self.settings.endpoint)
+
+    def connect(self, addresses: Sequence[str]) -> WebHdfs:
+        """Return a client, for one thread.
+
+        Raises:
+            OptionError: If the login needs a package that is missing.
+        """
+        from krishiv_spark.storage.webhdfs import WebHdfs
+
+        return WebHdfs(self, addresses, self.settings.login, self._kerberos())
+
+    def _kerberos(self) -> Any:
+        if not self.settings.kerberos:
+            return None
+        try:
+            return import_module("requests_kerberos").HTTPKerberosAuth()
+        except ImportError as error:
+            raise OptionError(
+                "'storage.hdfs.kerberos' needs the package requests-kerberos, on every machine"
+            ) from error
+
+
+# --- addresses
+
+_HTTP_PORT, _HTTPS_PORT = 9870, 9871
+"""Of NameNodes, from Hadoop 3 on."""
+
+
+def web_addresses(url: StoreUrl, endpoint: str | None = None) -> list[str]:
+    """Return the addresses of NameNodes, each as ``http://host:port``; one of them is active.
 
     Args:
-        url: The folder, which need not be there.
-        settings: How it is reached.
+        url: Of HDFS. If it names a service of several NameNodes, or no authority, the files
+            ``core-site.xml`` and ``hdfs-site.xml`` in ``HADOOP_CONF_DIR`` contain the addresses.
+        endpoint: Addresses of the user, separated by commas, which take precedence.
 
     Raises:
-        OptionError: If nothing says at which address it answers over HTTP.
+        OptionError: If no address is known.
+    """
+    if endpoint is not None:
+        return [_add_scheme(part.strip().rstrip("/")) for part in endpoint.split(",")]
+    if url.scheme in {"webhdfs", "swebhdfs"}:
+        return [f"{'https' if url.scheme == 'swebhdfs' else 'http'}://{url.authority}"]
+    found = [] if url.scheme == "viewfs" else _from_hadoop(url, _read_configuration())
+    if not found:
+        raise OptionError(
+            f"{url} does not say where HDFS answers over HTTP: set 'storage.hdfs.endpoint' to the "
+            "addresses of its NameNodes (http://host:9870), or of an HttpFS; or HADOOP_CONF_DIR"
+        )
+    return found
+
+
+def _known_addresses(url: StoreUrl) -> list[str]:
+    with suppress(OptionError):
+        return web_addresses(url)
+    return []
+
+
+def _add_scheme(address: str) -> str:
+    return address if "://" in address else f"http://{address}"
+
+
+def _from_hadoop(url: StoreUrl, values: Mapping[str, str]) -> list[str]:
+    default = StoreUrl.parse(values.get("fs.defaultFS", "file:/"))
+    authority = url.authority or (default.authority if default.scheme == "hdfs" else "")
+    scheme = "https" if values.get("dfs.http.policy") == "HTTPS_ONLY" else "http"
+    nodes = values.get(f"dfs.ha.namenodes.{authority}", "").split(",")
+    keys = [f".{authority}.{node.strip()}" for node in nodes if node.strip()]
+    is_described = bool(keys) or authority == default.authority
+    known = values if is_described else {}  # the files do not describe another cluster
+    found = [_address(scheme, key, authority, known) for key in keys or [""]]
+    return [f"{scheme}://{address}" for address in found if address]
+
+
+def _address(scheme: str, key: str, authority: str, values: Mapping[str, str]) -> str:
+    """Return host and port of a NameNode; empty if no host is known.
+
+    If it listens on every interface, its host is that of the calls of Hadoop's own clients.
+    """
+    configured = values.get(f"dfs.namenode.{scheme}-address{key}", "")
+    host, _, port = configured.partition(":")
+    if host in {"", "0.0.0.0"}:  # noqa: S104  read, not bound
+        host = values.get(f"dfs.namenode.rpc-address{key}", authority).partition(":")[0]
+    port = port or str(_HTTPS_PORT if scheme == "https" else _HTTP_PORT)
+    return f"{host}:{port}" if host else ""
+
+
+def _read_configuration() -> dict[str, str]:
+    """Return the values of Hadoop's files on this machine; none without files."""
+    home = os.environ.get("HADOOP_HOME")
+    folder = os.environ.get("HADOOP_CONF_DIR") or (f"{home}/etc/hadoop" if home else None)
+    values: dict[str, str] = {}
+    for name in ("core-site.xml", "hdfs-site.xml") if folder else ():
+        path = Path(f"{folder}/{name}")
+        for item in ET.parse(path).iter("property") if path.is_file() else ():  # noqa: S314  own
+            values[item.findtext("name", "")] = item.findtext("value", "").strip()
+    return values
+
+
+# --- folders
+
+
+class HdfsFolder(Folder):
+    """A folder of HDFS, which need not exist.
+
+    Args:
+        store: The location, and the settings that reach it.
+
+    Raises:
+        OptionError: If no address is known.
     """
 
-    def __init__(self, url: StoreUrl, settings: HdfsSettings) -> None:
-        self.url = url
-        self._settings = settings
-        self._addresses = web_addresses(url, settings.endpoint)
-        self._opened: WebHdfs | None = None
+    def __init__(self, store: HdfsStore) -> None:
+        self.url = store.url
+        self._store = store
+        self._addresses = store.addresses()
+        self._client: WebHdfs | None = None
 
     def __repr__(self) -> str:
         return str(self.url)
 
+    @override
     def names(self) -> Mapping[str, str]:
-        """See `Folder`."""
-        return dict.fromkeys(self._hdfs.names(self.url.path), "")
+        return {status.name: "" for status in self._hdfs.list_folder(self.url.path)}
 
+    @override
     def read(self, name: str, most: int = MOST_BYTES) -> bytes | None:
-        """See `Folder`."""
         data = self._hdfs.read(self._path(name), 0, most + 1)
         if data is not None:
             check_size(f"{self}/{name}", len(data), most)
         return data
 
+    @override
     def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
-        """See `Folder`."""
-        return [self.read(name) for name in names]  # its client is one thread's
+        return [self.read(name) for name in names]  # the client is for one thread
 
+    @override
     def below(self) -> Iterator[str]:
-        """See `Folder`."""
         folders = [""]
         while folders:
             within = folders.pop()
-            for name, is_folder in self._hdfs.entries(self._path(within)):
-                if is_folder:
-                    folders.append(f"{within}{name}/")
+            for status in self._hdfs.list_folder(self._path(within)):
+                if status.is_folder:
+                    folders.append(f"{within}{status.name}/")
                 else:
-                    yield f"{within}{name}"
+                    yield f"{within}{status.name}"
 
+    @override
     def tail(self, name: str, size: int) -> bytes | None:
-        """See `Folder`."""
-        length = self._hdfs.length(self._path(name))
-        if length is None:
+        status = self._hdfs.status(self._path(name))
+        if status is None:
             return None
-        return self._hdfs.read(self._path(name), max(0, length - size))
+        return self._hdfs.read(self._path(name), max(0, status.size - size))
 
+    @override
     def create(self, name: str, data: bytes) -> bool:
-        """See `Folder`. A rename does not replace what is there."""
-        aside = self._write_aside(name, data)
-        # A rename whose answer was lost is refused the second time, but then nothing is aside.
-        if self._hdfs.rename(aside, self._path(name)) or not self._hdfs.exists(aside):
+        """Write a file under another name, and rename it: a rename does not replace a file."""
+        staged = self._stage(name, data)
+        # If the answer to a rename is lost, the second one is refused, but the staged file is gone.
+        if self._hdfs.rename(staged, self._path(name)) or not self._hdfs.exists(staged):
             return True
-        taken = self._hdfs.exists(self._path(name))
-        self._hdfs.delete(aside)
-        if not taken:
-            raise StorageError(f"HDFS does not rename {aside} to {name}, although the name is free")
+        is_taken = self._hdfs.exists(self._path(name))
+        self._hdfs.delete(staged)
+        if not is_taken:
+            raise StorageError(
+                f"HDFS does not rename {staged} to {name}, although the name is free"
+            )
         return False
 
+    @override
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """See `Folder`."""
-        del durable
-        aside = self._write_aside(name, data)
-        if self._hdfs.rename(aside, self._path(name), overwrite=True):
+        staged = self._stage(name, data)
+        if self._hdfs.rename(staged, self._path(name), overwrite=True):
             return
-        if self._hdfs.exists(aside):  # HttpFS knows no such rename
+        if self._hdfs.exists(staged):  # HttpFS has no such rename
             self._hdfs.delete(self._path(name))
-            if not self._hdfs.rename(aside, self._path(name)) and self._hdfs.exists(aside):
-                raise StorageError(f"HDFS does not rename {aside} to {name}")
+            self._rename(staged, self._path(name), name)
 
+    @override
     def remove(self, names: Iterable[str]) -> None:
-        """See `Folder`."""
         for name in names:
             self._hdfs.delete(self._path(name))
 
+    @override
     def move(self, name: str, to: str) -> None:
-        """See `Folder`."""
         path, target = self._path(name), self._path(to)
         if not self._hdfs.exists(path):
             return
         self._hdfs.make_folder(target.rpartition("/")[0])
-        self._hdfs.delete(target)  # a rename does not replace what is there
-        if not self._hdfs.rename(path, target) and self._hdfs.exists(path):
-            raise StorageError(f"HDFS does not rename {path} to {target}")
+        self._hdfs.delete(target)  # a rename does not replace a file
+        self._rename(path, target, target)
 
+    @override
     def destroy(self) -> None:
-        """See `Folder`."""
         self._hdfs.delete(self.url.path, recursive=True)
 
-    def _write_aside(self, name: str, data: bytes) -> str:
-        aside = self._path(f".{name}.{uuid.uuid4().hex}")
-        self._hdfs.write(aside, data)
-        return aside
+    def _rename(self, path: str, to: str, shown: str) -> None:
+        if not self._hdfs.rename(path, to) and self._hdfs.exists(path):
+            raise StorageError(f"HDFS does not rename {path} to {shown}")
+
+    def _stage(self, name: str, data: bytes) -> str:
+        path = self._path(f".{name}.{uuid.uuid4().hex}")
+        self._hdfs.write(path, data)
+        return path
 
     def _path(self, name: str) -> str:
         return f"{self.url.path.rstrip('/')}/{name}"
 
     @property
     def _hdfs(self) -> WebHdfs:
-        if self._opened is None:
-            self._opened = WebHdfs(self._addresses, self._settings)
-        return self._opened
+        if self._client is None:
+            self._client = self._store.connect(self._addresses)
+        return self._client
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_opened": None}
+        return {**vars(self), "_client": None}
 
+
+# --- files
 
 _NS_PER_MS = 1_000_000
 
 
-class HdfsFiles:
-    """Files by their URLs. See `krishiv_spark.storage.Files`.
+class HdfsFiles(Files):
+    """Files of HDFS by their URLs.
 
     Args:
-        url: Of any place in it.
-        settings: How it is reached.
+        store: Any location in it, and the settings that reach it.
 
     Raises:
-        OptionError: If nothing says at which address it answers over HTTP.
+        OptionError: If no address is known.
     """
 
-    resolution_ns = 1  # of the milliseconds that it tells, none means a version
+    resolution_ns = 1  # HDFS has milliseconds, and no digits that distinguish versions
     is_remote = True
 
-    def __init__(self, url: StoreUrl, settings: HdfsSettings) -> None:
-        self._root = f"{url.scheme}://{url.authority}"
-        self._settings = settings
-        self._addresses = web_addresses(url, settings.endpoint)
-        self._opened = threading.local()
+    def __init__(self, store: HdfsStore) -> None:
+        self._store = store
+        self._addresses = store.addresses()
+        self._clients = threading.local()
 
-    def walk(self, folder: str, take: Take) -> bool:
-        """See `Files`. A request for each folder."""
+    @override
+    def walk(self, folder: str, take: WalkFilter) -> bool:
+        """Walk by one request for each folder."""
         folder = folder.rstrip("/")
-        if not _is_folder(self._found(folder)):
+        if not self._require(folder).is_folder:
             return False
         inside = [""]
         while inside:
             prefix = inside.pop()
-            with suppress(FileNotFoundError):  # it went away while the listing was made
+            with suppress(FileNotFoundError):  # it was deleted during the walk
                 names = take(prefix, self.entries(f"{folder}/{prefix}".rstrip("/")))
                 inside += [f"{prefix}{name}" for name in names]
         return True
 
+    @override
     def entries(self, folder: str) -> Iterator[FolderEntry]:
-        """See `Files`."""
-        for status in self._hdfs.listing(self._path(folder)):
-            yield _entry(status["pathSuffix"], status)
+        for page in self._hdfs.pages(self._path(folder)):
+            for status in page:
+                yield _entry(status.name, status)
 
+    @override
     def entry(self, path: str) -> FolderEntry | None:
-        """See `Files`."""
         status = self._hdfs.status(self._path(path))
         return None if status is None else _entry(path.rpartition("/")[2], status)
 
+    @override
     def identity(self, path: str) -> Identity | None:
-        """See `Files`."""
         status = self._hdfs.status(self._path(path))
-        return None if status is None or _is_folder(status) else _identity(status)
+        return None if status is None or status.is_folder else _identity(status)
 
+    @override
     def tail(self, path: str, count: int, size: int | None = None) -> tuple[Identity, bytes]:
-        """See `Files`."""
-        identity = _identity(self._found(path))
+        identity = _identity(self._require(path))
         end = min(identity.size, identity.size if size is None else size)
         return identity, self._read(path, max(0, end - count), end)
 
+    @override
     @contextmanager
     def opened(self, path: str, size: int | None = None) -> Iterator[OpenedFile]:
-        """See `Files`. HDFS cannot be asked for a version: it is compared again at the end."""
-        del size
+        """Open a file, and compare its identity when it is closed: HDFS has no versions."""
         identity, tail = self.tail(path, TAIL_BYTES)
         source = RangedFile(identity.size, tail, lambda start, end: self._read(path, start, end))
         try:
@@ -208,12 +401,12 @@ class HdfsFiles:
             if self.identity(path) not in (identity, None):
                 raise OSError(errno.ESTALE, "replaced while it was read", path)
 
+    @override
     def touch(self, path: str) -> bool:
-        """See `Files`."""
         return self._hdfs.touch(self._path(path), time.time_ns() // _NS_PER_MS)
 
-    def each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-        """See `Files`."""
+    @override
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
         return iter(side_by_side(function, items))
 
     def _read(self, path: str, start: int, end: int) -> bytes:
@@ -226,66 +419,65 @@ class HdfsFiles:
             raise OSError(errno.ESTALE, "replaced while it was read", path)
         return data
 
-    def _found(self, path: str) -> Mapping[str, Any]:
+    def _require(self, path: str) -> HdfsStatus:
         status = self._hdfs.status(self._path(path))
         if status is None:
             raise FileNotFoundError(errno.ENOENT, "no such file or folder", path)
         return status
 
     def _path(self, path: str) -> str:
-        return path[len(self._root) :] or "/"
+        return path[len(self._store.url.root) :] or "/"
 
     @property
     def _hdfs(self) -> WebHdfs:
-        """Of this thread."""
-        found: WebHdfs | None = getattr(self._opened, "hdfs", None)
+        """The client of this thread."""
+        found: WebHdfs | None = getattr(self._clients, "hdfs", None)
         if found is None:
-            found = self._opened.hdfs = WebHdfs(self._addresses, self._settings)
+            found = self._clients.hdfs = self._store.connect(self._addresses)
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_opened"}
+        return {name: value for name, value in vars(self).items() if name != "_clients"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _opened=threading.local())
+        vars(self).update(state, _clients=threading.local())
 
 
-def _is_folder(status: Mapping[str, Any]) -> bool:
-    return bool(status["type"] == "DIRECTORY")
+def _identity(status: HdfsStatus) -> Identity:
+    return Identity(status.size, status.modified_ms * _NS_PER_MS)
 
 
-def _identity(status: Mapping[str, Any]) -> Identity:
-    return Identity(status["length"], status["modificationTime"] * _NS_PER_MS)
+def _entry(name: str, status: HdfsStatus) -> StoredEntry:
+    return StoredEntry(name, None if status.is_folder else _identity(status))
 
 
-def _entry(name: str, status: Mapping[str, Any]) -> StoredEntry:
-    return StoredEntry(name, None if _is_folder(status) else _identity(status))
-
+# --- uploads
 
 _WAITING = 4
 """Pieces, of the sizes in which pyarrow writes them, that wait to be sent."""
 
 
-class HdfsAside:
-    """See `krishiv_spark.storage.aside.AsideStore`.
+class RenamedFiles(StagingStore):
+    """Staged files of HDFS.
 
     Args:
-        url: The place to which paths are relative.
-        settings: How it is reached.
+        store: The location to which paths are relative.
+
+    Raises:
+        OptionError: If no address is known.
     """
 
-    def __init__(self, url: StoreUrl, settings: HdfsSettings) -> None:
-        self._url = url
-        self._settings = settings
-        self._addresses = web_addresses(url, settings.endpoint)
+    def __init__(self, store: HdfsStore) -> None:
+        self._store = store
+        self._addresses = store.addresses()
 
-    def create(self, path: str) -> _SentFile:
-        """See `AsideStore`."""
-        return _SentFile(self._hdfs(), self._path(path))
+    @override
+    def create(self, path: str) -> StagedWriter:
+        return _StreamedFile(self._connect(), self._path(path))
 
+    @override
     def move(self, path: str, to: str) -> bool:
-        """See `AsideStore`."""
-        hdfs = self._hdfs()
+        hdfs = self._connect()
         if hdfs.rename(self._path(path), self._path(to)):
             return True
         if not hdfs.exists(self._path(path)):
@@ -293,49 +485,52 @@ class HdfsAside:
         hdfs.make_folder(self._path(to).rpartition("/")[0])  # perhaps that was missing
         return hdfs.rename(self._path(path), self._path(to))
 
+    @override
     def exists(self, path: str) -> bool:
-        """See `AsideStore`."""
-        return self._hdfs().exists(self._path(path))
+        return self._connect().exists(self._path(path))
 
+    @override
     def delete(self, path: str) -> None:
-        """See `AsideStore`."""
-        self._hdfs().delete(self._path(path))
+        self._connect().delete(self._path(path))
 
-    def files(self, path: str) -> Iterator[AsideFile]:
-        """See `AsideStore`."""
-        for item in self._hdfs().statuses(self._path(path)):
-            yield AsideFile(item["pathSuffix"], item["modificationTime"])
+    @override
+    def files(self, path: str) -> Iterator[StagedEntry]:
+        for status in self._connect().list_folder(self._path(path)):
+            yield StagedEntry(status.name, status.modified_ms)
 
     def _path(self, path: str) -> str:
-        return f"{self._url.path.rstrip('/')}/{path}"
+        return f"{self._store.url.path.rstrip('/')}/{path}"
 
-    def _hdfs(self) -> WebHdfs:
-        """Each thread needs one of its own."""
-        return WebHdfs(self._addresses, self._settings)
+    def _connect(self) -> WebHdfs:
+        """Return a new client: several threads call these methods."""
+        return self._store.connect(self._addresses)
 
 
-class _SentFile:
-    """One request, whose body is sent by a thread as it is written."""
+class _StreamedFile(StagedWriter):
+    """One request, whose body a thread sends as it is written."""
 
     def __init__(self, hdfs: WebHdfs, path: str) -> None:
         self._hdfs = hdfs
         self._path = path
         self._pieces: queue.Queue[bytes | None] = queue.Queue(_WAITING)
         self._error: Exception | None = None
-        self._is_dropped = False
+        self._is_aborted = False
         self._thread = threading.Thread(target=self._send, name="krishiv-hdfs", daemon=True)
 
+    @override
     def write(self, data: bytes) -> None:
         self._put(data)
 
+    @override
     def close(self) -> None:
         self._put(None)
         self._thread.join()
         if self._error is not None:
             raise self._error
 
-    def drop(self) -> None:
-        self._is_dropped = True
+    @override
+    def abort(self) -> None:
+        self._is_aborted = True
         if self._thread.is_alive():
             self._put(None)
             self._thread.join()
@@ -354,13 +549,13 @@ class _SentFile:
 
     def _send(self) -> None:
         try:
-            self._hdfs.stream(self._path, self._taken())
+            self._hdfs.stream(self._path, self._iter_pieces())
         except Exception as error:  # noqa: BLE001  else the file would count as written
             self._error = error
 
-    def _taken(self) -> Iterator[bytes]:
+    def _iter_pieces(self) -> Iterator[bytes]:
         while (piece := self._pieces.get()) is not None:
             if piece:  # an empty one would end a chunked body
                 yield piece
-        if self._is_dropped:
+        if self._is_aborted:
             raise StorageError(f"{self._path} is given up")

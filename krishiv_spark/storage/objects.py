@@ -1,58 +1,232 @@
-"""Prefixes of buckets: S3 and what speaks its language, Google Cloud Storage, Azure."""
+"""Object stores, reached by obstore: prefixes of buckets as folders, and objects as files.
+
+A folder consists of the keys that share a prefix, so each folder exists, and those without an
+object are empty. An object appears whole, and is replaced by another under its key: their ETags
+differ. Objects without bytes are skipped as files: many programs put one where a folder is to be
+shown.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import os
+import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from krishiv_spark.errors import KrishivError, NotExclusiveError, StorageError
+from typing_extensions import override
+
+from krishiv_spark.errors import NotExclusiveError, StorageError
 from krishiv_spark.messages.exception_chains import describe, raise_alone
+from krishiv_spark.runtime.contact import TimeoutPolicy
 from krishiv_spark.runtime.parallel import side_by_side
-from krishiv_spark.storage.answers import explain, is_absent, is_busy
-from krishiv_spark.storage.folder import MOST_BYTES
-from krishiv_spark.storage.no_links import check_size
-from krishiv_spark.storage.patience import Patience
-from krishiv_spark.storage.profiles import profile_credentials
-from krishiv_spark.storage.settings import (
-    AZURE_ENDPOINTS,
-    S3_ENDPOINTS,
-    AzureSettings,
-    S3Settings,
-    StoreSettings,
-    said,
+from krishiv_spark.storage.base import BaseStore, StoreUrl, split_authority
+from krishiv_spark.storage.clients import (
+    StoreClient,
+    explain_obstore,
+    is_absent,
+    is_busy_answer,
 )
-from krishiv_spark.storage.urls import StoreUrl
+from krishiv_spark.storage.files import (
+    MOST_BYTES,
+    Files,
+    Folder,
+    FolderEntry,
+    Identity,
+    OpenedFile,
+    StoredEntry,
+    WalkFilter,
+)
+from krishiv_spark.storage.no_links import check_size
+from krishiv_spark.storage.ranged import TAIL_BYTES, RangedFile
 
-__all__ = ["Bucket", "ObjectFolder"]
+if TYPE_CHECKING:
+    from obstore import GetOptions
+
+__all__ = ["MemoryStore", "ObjectClient", "ObjectFiles", "ObjectFolder", "ObjectStore"]
 
 _T = TypeVar("_T")
 
 _RETRIES = 1000  # time is the limit
 
 
-class ObjectFolder:
-    """A prefix of a bucket. See `krishiv_spark.storage.Folder`.
+@dataclass(frozen=True)
+class ObjectStore(BaseStore):
+    """A store that obstore reaches. A subclass opens it, and describes how it differs."""
+
+    lists_from_key: ClassVar[bool] = True
+    """True if it lists from a key on. Otherwise obstore lists all and drops the keys before it."""
+
+    reads_suffixes: ClassVar[bool] = True
+    """True if it can be asked for the last bytes of an object of unknown size."""
+
+    is_local: ClassVar[bool] = False
+    """True if it is in the memory of the process, and has no connections."""
+
+    @abstractmethod
+    def open_obstore(self, **limits: Any) -> Any:
+        """Return obstore's store of the bucket.
+
+        Args:
+            limits: Timeouts and attempts, as arguments of obstore's classes.
+
+        Raises:
+            OptionError: If no login can be found.
+        """
+
+    def public_endpoint(self) -> str | None:
+        """Return the address that obstore asks; None if it is the provider's own."""
+        return self.settings.endpoint
+
+    @override
+    def folder(self) -> ObjectFolder:
+        return ObjectFolder(self)
+
+    @override
+    def files(self) -> ObjectFiles:
+        return ObjectFiles(self)
+
+    @override
+    def explain_error(self, error: Exception) -> str:
+        return explain_obstore(self, error)
+
+
+@dataclass(frozen=True)
+class MemoryStore(ObjectStore):
+    """A store in the memory of this process, for tests."""
+
+    kind = "memory"
+    schemes = ("memory",)
+    is_offered = False
+    lists_from_key = False
+    is_local = True
+
+    @override
+    @classmethod
+    def parse_url(cls, text: str, scheme: str) -> StoreUrl:
+        authority, path = split_authority(text)
+        return StoreUrl(cls.kind, scheme, authority, path[1:])
+
+    @override
+    def open_obstore(self, **limits: Any) -> Any:
+        return _open_memory(self.url.authority)
+
+
+@lru_cache
+def _open_memory(authority: str) -> Any:  # noqa: ARG001  its name
+    """Return the same store each time: nothing else has its content."""
+    from obstore import store
+
+    return store.MemoryStore()
+
+
+# --- asking
+
+
+@dataclass(frozen=True)
+class ObjectClient(StoreClient):
+    """obstore's client of a bucket."""
+
+    store: ObjectStore
+
+    @override
+    def open(self, timeouts: TimeoutPolicy) -> Any:
+        if not self.store.is_local:
+            _check_not_forked()
+        endpoint = self.store.public_endpoint()
+        return self.store.open_obstore(
+            client_options=self.store.settings.http_options(timeouts.request_s, endpoint),
+            retry_config={
+                "retry_timeout": timedelta(seconds=timeouts.total_s),
+                "max_retries": _RETRIES,
+            },
+        )
+
+    @override
+    def is_busy(self, error: Exception) -> bool:
+        return is_busy_answer(error)
+
+    def find(self, what: str, function: Callable[[Any], _T]) -> _T | None:
+        """Ask for an object as `ask` does; return None if it does not exist.
+
+        Raises:
+            StorageError: As `ask`; also if the bucket does not exist.
+        """
+
+        def find(store: Any) -> _T | None:
+            try:
+                return function(store)
+            except FileNotFoundError as error:
+                if is_absent(error):
+                    return None
+                raise
+
+        return self.ask(what, find)
+
+    def pages(self, what: str, start: Callable[[Any], Iterator[_T]]) -> Iterator[_T]:
+        """Yield the pages of a listing, each requested when it is needed.
+
+        Args:
+            what: As `ask`.
+            start: Makes the listing from obstore's store. That requests nothing yet.
+
+        Raises:
+            StorageError: As `ask`.
+        """
+        pages, page = self.ask(what, lambda store: _start(start(store)))
+        while page is not None:
+            yield page
+            page = self.ask(what, lambda _: next(pages, None))
+
+
+def _start(pages: Iterator[_T]) -> tuple[Iterator[_T], _T | None]:
+    return pages, next(pages, None)
+
+
+_asked_by: dict[str, int] = {}
+"""The id of the first process that opened a client."""
+
+
+def _check_not_forked() -> None:
+    """Refuse to open a client in a process that was forked from one that has opened some.
+
+    A fork lacks the threads of obstore, but shares the locks that they release: it would wait
+    permanently, or end its parent.
+    """
+    if _asked_by.setdefault("process", os.getpid()) != os.getpid():
+        raise StorageError(
+            "this process was forked from one that had used a store: start a new process "
+            "instead, as multiprocessing does with the method 'spawn'"
+        )
+
+
+# --- folders
+
+
+class ObjectFolder(Folder):
+    """A prefix of a bucket, which need not have objects.
 
     Args:
-        url: The folder, which need not be there.
-        settings: Credentials, endpoint and the like; what they do not say comes from the
-            environment, as the store's own tools read it.
+        store: The location, and the settings that reach it.
     """
 
-    def __init__(self, url: StoreUrl, settings: StoreSettings) -> None:
-        self.url = url
-        self._bucket = Bucket(url, settings)
+    def __init__(self, store: ObjectStore) -> None:
+        self.url = store.url
+        self._store = store
+        self._client = ObjectClient(store)
 
     def __repr__(self) -> str:
         return str(self.url)
 
+    @override
     def names(self) -> Mapping[str, str]:
-        """See `Folder`."""
         import obstore
 
         below = self._key("")
@@ -64,8 +238,8 @@ class ObjectFolder:
         named.pop("", None)
         return named
 
+    @override
     def read(self, name: str, most: int = MOST_BYTES) -> bytes | None:
-        """See `Folder`."""
         import obstore
 
         def read(store: Any) -> bytes:
@@ -75,12 +249,12 @@ class ObjectFolder:
 
         return self._find("read", name, read)
 
+    @override
     def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
-        """See `Folder`."""
         return side_by_side(self.read, names)
 
+    @override
     def create(self, name: str, data: bytes) -> bool:
-        """See `Folder`."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, NotSupportedError
 
@@ -90,21 +264,20 @@ class ObjectFolder:
             except AlreadyExistsError:
                 return False
             except (NotSupportedError, NotImplementedError) as error:
-                why = describe(error, self._bucket.settings.secrets())
+                why = describe(error, self._store.settings.secrets())
                 raise_alone(NotExclusiveError(f"{self} cannot create exclusively: {why}"))
             return True
 
         return self._ask("create", name, create)
 
+    @override
     def replace(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """See `Folder`."""
-        del durable
         import obstore
 
         self._ask("write", name, lambda store: obstore.put(store, self._key(name), data))
 
+    @override
     def remove(self, names: Iterable[str]) -> None:
-        """See `Folder`."""
         for name in names:
             self._remove(name)
 
@@ -113,40 +286,42 @@ class ObjectFolder:
 
         self._find("remove", name, lambda store: obstore.delete(store, self._key(name)))
 
+    @override
     def move(self, name: str, to: str) -> None:
-        """See `Folder`. A copy within the bucket, whatever the file's size, and a removal."""
+        """Copy a file within the bucket, whatever its size, and delete it."""
         import obstore
 
         def copy(store: Any) -> bool:
             obstore.copy(store, self._key(name), self._key(to))
             return True
 
-        if self._bucket.find(f"move {self}/{name} to {self}/{to}", copy):
+        if self._client.find(f"move {self}/{name} to {self}/{to}", copy):
             self._remove(name)
 
+    @override
     def destroy(self) -> None:
-        """See `Folder`. In the order of the names; a log counts on it (`EpochLog.destroy`)."""
+        """Delete all files in the order of their names, which `EpochLog.destroy` relies on."""
         self.remove(sorted(self.below()))
 
+    @override
     def below(self) -> Iterator[str]:
-        """See `Folder`."""
         import obstore
 
         prefix = self._key("")
         pages = partial(obstore.list, prefix=prefix)
-        for page in self._bucket.pages(f"list {self}", pages):
+        for page in self._client.pages(f"list {self}", pages):
             yield from (item["path"][len(prefix) :] for item in page)
 
+    @override
     def tail(self, name: str, size: int) -> bytes | None:
-        """See `Folder`."""
         return self._find("read", name, lambda store: self._tail(store, self._key(name), size))
 
     def _tail(self, store: Any, key: str, size: int) -> bytes:
-        """Azure cannot count from the end, nor others where nothing is: the size is asked for."""
+        """Return the last bytes; an empty object, too, needs a request for its size."""
         import obstore
         from obstore.exceptions import BaseError
 
-        if self.url.kind != "azure":
+        if self._store.reads_suffixes:
             with contextlib.suppress(BaseError):
                 return bytes(obstore.get(store, key, options={"range": {"suffix": size}}).bytes())
         end = obstore.head(store, key)["size"]
@@ -155,159 +330,229 @@ class ObjectFolder:
         )
 
     def _ask(self, verb: str, name: str, function: Callable[[Any], _T]) -> _T:
-        return self._bucket.ask(f"{verb} {self}/{name}".rstrip("/"), function)
+        return self._client.ask(f"{verb} {self}/{name}".rstrip("/"), function)
 
     def _find(self, verb: str, name: str, function: Callable[[Any], _T]) -> _T | None:
-        return self._bucket.find(f"{verb} {self}/{name}", function)
+        return self._client.find(f"{verb} {self}/{name}", function)
 
     def _key(self, name: str) -> str:
         return (self.url / name).path
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """A bucket and how it is reached. Its connections are kept for the life of the process.
+# --- files
 
-    Attributes:
-        url: Of any place in it.
-        settings: See `ObjectFolder`.
+_PAGE = 1_000
+_LAST = "\U0010ffff"
+"""No key in a folder sorts after this one: stores compare keys by their UTF-8."""
+
+_SECOND_NS = 1_000_000_000
+_DAY_S = 86_400
+
+
+class ObjectFiles(Files):
+    """Objects by their URLs.
+
+    Args:
+        store: Any location in the bucket, and the settings that reach it.
     """
 
-    url: StoreUrl
-    settings: StoreSettings
+    resolution_ns = _SECOND_NS
+    is_remote = True
 
-    def ask(
-        self,
-        what: str,
-        function: Callable[[Any], _T],
-        as_ours: Callable[[Exception, str], Exception] | None = None,
-    ) -> _T:
-        """What a function makes of obstore's store.
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._client = ObjectClient(store)
 
-        Args:
-            what: It does, for the message, as a verb and its object.
-            function: Takes the store. It is called again if a store that was never asked is busy.
-            as_ours: Makes the error that is raised of obstore's own and a text; None makes a
-                `StorageError`.
+    @override
+    def walk(self, folder: str, take: WalkFilter) -> bool:
+        """Walk by one request for a thousand objects, in whatever folders they are."""
+        found = _FolderSorter(take)
+        prefix = self._prefix(folder)
+        after: str | None = None
+        while True:
+            for page in self._pages(folder, prefix, after):
+                found.add([(item["path"][len(prefix) :], item) for item in page])
+                last = f"{prefix}{found.beyond}/{_LAST}"
+                can_skip = found.beyond is not None and self._store.lists_from_key
+                if can_skip and last != after:  # a store that ignores the key would never end
+                    after = last
+                    break
+            else:
+                return found.has_any
 
-        Raises:
-            StorageError: If that fails, in one line, without secrets and without obstore's error.
-            OptionError: As `profile_credentials`.
-        """
-        if self.url.kind != "memory":
-            _check_not_forked()
-        place = (self.url.scheme, self.url.authority)
-        patience = self.settings.patience(place)
-        try:
-            found = function(open_store(os.getpid(), *place, self.settings, patience))
-        except KrishivError:
-            raise
-        except Exception as error:  # noqa: BLE001  obstore raises built-in classes too
-            if patience.is_short and is_busy(error):
-                self.settings.note_answer(place)  # it is there, and asked too much
-                return self.ask(what, function, as_ours)
-            why = self.settings.redacted(explain(self.url.kind, error))
-            text = f"cannot {what}: {why}"
-            raise_alone(StorageError(text) if as_ours is None else as_ours(error, text))
-        self.settings.note_answer(place)
-        return found
+    def _pages(
+        self, folder: str, prefix: str, after: str | None
+    ) -> Iterator[Sequence[Mapping[str, Any]]]:
+        import obstore
 
-    def find(self, what: str, function: Callable[[Any], _T]) -> _T | None:
-        """As `ask`, of an object; None if there is none, but an error if there is no bucket."""
+        pages = partial(obstore.list, prefix=prefix, offset=after, chunk_size=_PAGE)
+        return self._client.pages(f"list {folder}", pages)
 
-        def found(store: Any) -> _T | None:
-            try:
-                return function(store)
-            except FileNotFoundError as error:
-                if is_absent(error):
-                    return None
-                raise
+    @override
+    def entries(self, folder: str) -> Iterator[FolderEntry]:
+        import obstore
 
-        return self.ask(what, found)
-
-    def pages(self, what: str, begin: Callable[[Any], Iterator[_T]]) -> Iterator[_T]:
-        """The pages of a listing, each asked for when it is wanted.
-
-        Args:
-            what: As `ask`.
-            begin: Makes the listing of obstore's store. That asks nothing yet.
-
-        Raises:
-            StorageError: As `ask`.
-        """
-        pages, page = self.ask(what, lambda store: _begun(begin(store)))
-        while page is not None:
-            yield page
-            page = self.ask(what, lambda _: next(pages, None))
-
-
-def _begun(pages: Iterator[_T]) -> tuple[Iterator[_T], _T | None]:
-    return pages, next(pages, None)
-
-
-_asked_by: dict[str, int] = {}
-"""The id of the process that was the first to ask."""
-
-
-def _check_not_forked() -> None:
-    """Refuse to ask in a process that was forked from one that has asked.
-
-    The threads of obstore are not in the fork, and what both would wait on is shared between them:
-    the fork would wait for ever, or end the process that it is of.
-    """
-    if _asked_by.setdefault("process", os.getpid()) != os.getpid():
-        raise StorageError(
-            "this process was forked from one that had used a store: start a new process "
-            "instead, as multiprocessing does with the method 'spawn'"
+        prefix = self._prefix(folder)
+        found = self._client.ask(
+            f"list {folder}", lambda store: obstore.list_with_delimiter(store, prefix=prefix)
         )
+        for path in found["common_prefixes"]:
+            yield StoredEntry(path.rstrip("/")[len(prefix) :])
+        for item in found["objects"]:
+            if item["size"]:
+                yield StoredEntry(item["path"][len(prefix) :], _identity(item))
+
+    @override
+    def entry(self, path: str) -> FolderEntry | None:
+        name = path.rpartition("/")[2]
+        identity = self.identity(path)
+        if identity is not None and identity.size:
+            return StoredEntry(name, identity)
+        return StoredEntry(name) if any(self._pages(path, self._prefix(path), None)) else None
+
+    @override
+    def identity(self, path: str) -> Identity | None:
+        import obstore
+
+        key = self._key(path)
+        if not key:
+            return None
+        try:
+            return _identity(self._ask("look at", path, lambda store: obstore.head(store, key)))
+        except FileNotFoundError:
+            return None
+
+    @override
+    def tail(self, path: str, count: int, size: int | None = None) -> tuple[Identity, bytes]:
+        return self._tail(path, count, size)[:2]
+
+    @override
+    @contextmanager
+    def opened(self, path: str, size: int | None = None) -> Iterator[OpenedFile]:
+        """Open an object; later requests ask for the version that the first one returned."""
+        identity, tail, tag = self._tail(path, TAIL_BYTES, size)
+        same: GetOptions = {} if tag is None else {"if_match": tag}
+
+        def fetch(start: int, end: int) -> bytes:
+            return self._get(path, {"range": (start, end), **same})[1]
+
+        source = RangedFile(identity.size, tail, fetch)
+        yield OpenedFile(source, identity, source.expect)
+
+    def _tail(self, path: str, count: int, size: int | None) -> tuple[Identity, bytes, str | None]:
+        """Return identity, last bytes and ETag, by one request, or two without suffix ranges."""
+        if size is None and not self._store.reads_suffixes:
+            size = self._require(path).size
+        ranges: GetOptions = {"range": {"suffix": count}}
+        if size is not None:
+            ranges = {"range": (max(0, size - count), max(1, size))}
+        try:
+            return self._get(path, ranges)
+        except StorageError:
+            identity = self._require(path)
+            if identity.size >= max(size or 0, 1):
+                raise  # the range exists: the store could not be asked
+            return identity, b"", None  # the object is empty, or shorter than it was
+
+    def _require(self, path: str) -> Identity:
+        identity = self.identity(path)
+        if identity is None:
+            raise FileNotFoundError(errno.ENOENT, "no such object", path)
+        return identity
+
+    def _get(self, path: str, options: GetOptions) -> tuple[Identity, bytes, str | None]:
+        """Return the identity of an object, the requested bytes, and its ETag."""
+        import obstore
+
+        def get(store: Any) -> tuple[Identity, bytes, str | None]:
+            found = obstore.get(store, self._key(path), options=options)
+            return _identity(found.meta), bytes(found.bytes()), found.meta["e_tag"]
+
+        return self._ask("read", path, get)
+
+    @override
+    def touch(self, path: str) -> bool:
+        """Write the object again, at most once a day."""
+        import obstore
+
+        identity = self.identity(path)
+        if identity is None:
+            return False
+        if identity.modified_ns // _SECOND_NS < time.time() - _DAY_S:
+            data = self._get(path, {})[1]
+            self._ask("write", path, lambda store: obstore.put(store, self._key(path), data))
+        return True
+
+    @override
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        return iter(side_by_side(function, items))
+
+    def _ask(self, verb: str, path: str, function: Callable[[Any], _T]) -> _T:
+        return self._client.ask(f"{verb} {path}", function, partial(_translate, path))
+
+    def _key(self, path: str) -> str:
+        return path[len(self._store.url.root) :].strip("/")
+
+    def _prefix(self, folder: str) -> str:
+        key = self._key(folder)
+        return f"{key}/" if key else ""
 
 
-@lru_cache(maxsize=32)
-def open_store(
-    process: int,  # noqa: ARG001  connections do not survive a fork
-    scheme: str,
-    authority: str,
-    settings: StoreSettings,
-    patience: Patience,
-) -> Any:
-    """Obstore's store of a bucket."""
-    from obstore import store
+class _FolderSorter:
+    """Sorts objects, which come in the order of their keys, into folders."""
 
-    url = StoreUrl.parse(f"{scheme}://{authority}")
-    limits: Any = {
-        "client_options": settings.client(patience.request_s, _endpoint(url, settings)),
-        "retry_config": {
-            "retry_timeout": timedelta(seconds=patience.total_s),
-            "max_retries": _RETRIES,
-        },
-    }
-    config: Any = settings.config()
-    if url.kind == "memory":
-        return _in_memory(authority)
-    if isinstance(settings, S3Settings):
-        login = profile_credentials(settings)
-        return store.S3Store(url.bucket, config=config, credential_provider=login, **limits)
-    if url.kind == "gcs":
-        return store.GCSStore(url.bucket, config=config, **limits)
-    if url.account:
-        config = {"account_name": url.account, **config}
-    if url.endpoint is not None:
-        config = {"endpoint": url.endpoint, **config}
-    return store.AzureStore(url.bucket, config=config, **limits)
+    def __init__(self, take: WalkFilter) -> None:
+        self._take = take
+        # For each folder the topmost folder on its path that the walk does not enter.
+        self._closed_by: dict[str, str | None] = {"": None}
+        self.has_any = False
+        self.beyond: str | None = None
+        """The folder, not entered, that contains all objects of the last page."""
 
+    def add(self, page: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Pass the objects in folders that the walk enters to its filter."""
+        found: dict[str, list[StoredEntry]] = {}
+        closed: set[str | None] = set()
+        for path, item in page:
+            folder, _, name = path.rpartition("/")
+            closed.add(self._find_closed(folder))
+            if self._find_closed(folder) is None and name and item["size"]:
+                found.setdefault(folder, []).append(StoredEntry(name, _identity(item)))
+        for folder, entries in found.items():
+            self._take(f"{folder}/" if folder else "", entries)
+        self.has_any = self.has_any or bool(page)
+        self.beyond = closed.pop() if len(closed) == 1 else None
 
-def _endpoint(url: StoreUrl, settings: StoreSettings) -> str | None:
-    """Return where obstore asks, if it is not a provider's own public address."""
-    if isinstance(settings, S3Settings):
-        return said(settings.endpoint, *S3_ENDPOINTS)
-    if isinstance(settings, AzureSettings):
-        return said(settings.endpoint or url.endpoint, *AZURE_ENDPOINTS)
-    return settings.endpoint
+    def _find_closed(self, folder: str) -> str | None:
+        if folder not in self._closed_by:
+            above, _, name = folder.rpartition("/")
+            closed = self._find_closed(above)
+            if closed is None and not self._take(f"{above}/" if above else "", [StoredEntry(name)]):
+                closed = folder
+            self._closed_by[folder] = closed
+        return self._closed_by[folder]
 
 
-@lru_cache
-def _in_memory(authority: str) -> Any:  # noqa: ARG001  by which it is known
-    """The same one each time: nobody else has what is in it."""
-    from obstore import store
+def _identity(item: Mapping[str, Any]) -> Identity:
+    """Return the identity of an object.
 
-    return store.MemoryStore()
+    Times are whole seconds, at least in some answers of a store. So the nanoseconds contain a
+    digest of the ETag, which Azure's listings write without the quotes of its other answers.
+    """
+    tag = (item["e_tag"] or "").removeprefix("W/").strip('"')
+    digest = hashlib.blake2b(tag.encode(), digest_size=8).digest()
+    version = int.from_bytes(digest, "big") % _SECOND_NS
+    return Identity(item["size"], int(item["last_modified"].timestamp()) * _SECOND_NS + version)
+
+
+def _translate(path: str, error: Exception, text: str) -> Exception:
+    """Return the error that a disk would raise, for a store's error about one object."""
+    from obstore.exceptions import PermissionDeniedError, PreconditionError
+
+    if isinstance(error, FileNotFoundError) and is_absent(error):
+        return FileNotFoundError(errno.ENOENT, "no such object", path)
+    if isinstance(error, PermissionDeniedError):
+        return PermissionError(errno.EACCES, text, path)
+    if isinstance(error, PreconditionError):
+        return OSError(errno.ESTALE, "replaced while it was read", path)
+    return StorageError(text)

@@ -1,38 +1,54 @@
-"""How the stores of a query are reached, and folders in them."""
+"""Options by which the stores of a query are reached, and folders, files and uploads in them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import Annotated, ClassVar
+
+from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import Self, override
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.messages.suggestions import suggest
+from krishiv_spark.options import Options
+from krishiv_spark.options.plain_secrets import warn_of_plain_http
 from krishiv_spark.options.references import resolved_options
-from krishiv_spark.storage.disk import DiskFolder
-from krishiv_spark.storage.disk_files import DISK
-from krishiv_spark.storage.files import Files
-from krishiv_spark.storage.folder import Folder
+from krishiv_spark.storage.base import (
+    BaseStore,
+    StoreUrl,
+    is_store_kind,
+    store_kinds,
+    store_type,
+)
+from krishiv_spark.storage.files import Files, Folder
+from krishiv_spark.storage.settings import StoreSettings
 from krishiv_spark.storage.uploads import Uploads
-from krishiv_spark.storage.urls import StoreUrl
 
-if TYPE_CHECKING:
-    from krishiv_spark.storage.settings import StoreSettings
-
-__all__ = ["ENVIRONMENT", "PREFIX", "Storage"]
+__all__ = [
+    "ENVIRONMENT",
+    "PREFIX",
+    "Storage",
+    "StorageOptions",
+    "check_settings",
+    "find_store_secrets",
+    "secret_settings",
+    "settings_for",
+]
 
 PREFIX = "storage."
-"""Options of how stores are reached begin with it."""
+"""Prefix of the options of stores."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """How stores are reached: what the options ``storage.…`` of a query say. Pickles.
+    """The options ``storage.…`` of a query, and the stores that they reach. Pickles.
 
     Attributes:
-        options: By name, in the order of their names; never shown, for there are secrets in them.
-        places: Scheme and authority of each place in a store that the user has named: other servers
-            are given no login. None if nothing is known of them.
+        options: By name, in the order of their names; never shown, since some are secrets.
+        places: Scheme and authority of each location in a store that the user has named: other
+            servers receive no login. None if the locations are not known.
     """
 
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -40,12 +56,12 @@ class Storage:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Storage:
-        """From options named ``storage.<kind>.<setting>``."""
+        """Return the storage of options named ``storage.<kind>.<setting>``."""
         return cls(tuple(sorted(options.items())))
 
     @classmethod
     def given(cls, options: Mapping[str, str]) -> Storage:
-        """From all options of a query; of others, those count that name a place in a store.
+        """Return the storage of all options of a query; its locations are named by the others.
 
         Raises:
             OptionError: If a reference in one of them cannot be resolved (`options.references`).
@@ -56,125 +72,63 @@ class Storage:
         return found.also_at(*others) if any(map(_roots, others)) else found
 
     def also_at(self, *locations: object) -> Storage:
-        """Return the same for places that the user has named; others are given no login then.
+        """Return the same for locations that the user has named; no others receive a login.
 
         Args:
-            locations: Paths and URLs; what is neither is ignored.
+            locations: Paths and URLs; other values are ignored.
         """
         roots = {root for location in locations for root in _roots(location)}
         return replace(self, places=(self.places or frozenset()) | roots)
 
     def secrets(self) -> set[str]:
         """Return the secrets among the options."""
-        from krishiv_spark.storage.settings import secrets_in
-
-        return secrets_in(dict(self.options))
+        return find_store_secrets(dict(self.options))
 
     def folder(self, location: str | StoreUrl) -> Folder:
-        """A folder of whichever store a path or URL lies in. Nothing is asked yet.
+        """Return the folder at a path or URL. Nothing is asked of the store yet.
 
         Args:
             location: As Spark takes it.
 
         Raises:
-            OptionError: If the URL, or an option, is not known, or says too little.
+            OptionError: If the URL or an option is not known, or a setting is missing; or if the
+                login would go to a server that the user has not named.
         """
-        url = _parsed(location)
-        if url.kind == "disk":
-            return DiskFolder(Path(url.path))
-        from krishiv_spark.storage.settings import HdfsSettings
-
-        settings = self._settings(url)
-        if isinstance(settings, HdfsSettings):
-            from krishiv_spark.storage.hdfs import HdfsFolder
-
-            return HdfsFolder(url, settings)
-        from krishiv_spark.storage.objects import ObjectFolder
-
-        return ObjectFolder(url, settings)
+        return self._store(location).folder()
 
     def uploads(self, location: str | StoreUrl) -> Uploads:
-        """Uploads to places below one in a store. Nothing is asked yet.
+        """Return the uploads to paths below a URL. Nothing is asked of the store yet.
 
         Args:
             location: As Spark takes it.
 
         Raises:
-            OptionError: As `folder`; or if files are not written there in this way, or a package
-                is missing by which they are.
+            OptionError: As `folder`; or if the store has no uploads, or a package is missing.
         """
-        url = _parsed(location)
-        if url.kind not in {"s3", "azure", "gcs", "hdfs"}:
-            raise OptionError(
-                f"tables cannot be written to {url}: only to disks, s3:, abfss:, gs: and hdfs:"
-            )
-        from krishiv_spark.storage.settings import (
-            AzureSettings,
-            HdfsSettings,
-            S3Settings,
-        )
-
-        settings = self._settings(url)
-        if isinstance(settings, S3Settings):
-            from krishiv_spark.storage.s3_uploads import S3Uploads
-
-            return S3Uploads(url, settings)
-        if isinstance(settings, AzureSettings):
-            from krishiv_spark.storage.azure_uploads import AzureUploads
-
-            return AzureUploads(url, settings)
-        from krishiv_spark.storage.aside import AsideUploads
-
-        if isinstance(settings, HdfsSettings):
-            from krishiv_spark.storage.hdfs import HdfsAside
-
-            return AsideUploads(url, HdfsAside(url, settings))
-        from krishiv_spark.storage.object_aside import ObjectAside
-
-        return AsideUploads(url, ObjectAside(url, settings))
+        return self._store(location).uploads()
 
     def files(self, location: str | StoreUrl) -> Files:
-        """The files of the store that a path or URL lies in. Nothing is asked yet.
+        """Return the files of the store of a path or URL. Nothing is asked of the store yet.
 
         Raises:
             OptionError: As `folder`.
         """
-        url = _parsed(location)
-        if url.kind == "disk":
-            return DISK
-        from krishiv_spark.storage.settings import HdfsSettings
+        return self._store(location).files()
 
-        settings = self._settings(url)
-        if isinstance(settings, HdfsSettings):
-            from krishiv_spark.storage.hdfs import HdfsFiles
-
-            return HdfsFiles(url, settings)
-        from krishiv_spark.storage.object_files import ObjectFiles
-        from krishiv_spark.storage.objects import Bucket
-
-        return ObjectFiles(Bucket(url, settings))
-
-    def _settings(self, url: StoreUrl) -> StoreSettings:
-        """Return how a store is reached.
-
-        Raises:
-            OptionError: As `settings_for`; or if the login would go to a server that the user has
-                not named.
-        """
-        from krishiv_spark.storage.logins import check_login
-        from krishiv_spark.storage.settings import settings_for
-
+    def _store(self, location: str | StoreUrl) -> BaseStore:
+        url = location if isinstance(location, StoreUrl) else StoreUrl.parse(location)
+        if url.kind == "disk":  # a disk has no settings, and a validator takes long to build
+            return store_type("disk")(url, _NO_SETTINGS)
         settings = settings_for(url, dict(self.options))
-        check_login(url.root, settings, self.places)
-        return settings
+        _check_login(url.root, settings, self.places)
+        return store_type(url.kind)(url, settings)
 
 
-def _parsed(location: str | StoreUrl) -> StoreUrl:
-    return location if isinstance(location, StoreUrl) else StoreUrl.parse(location)
+_NO_SETTINGS = StoreSettings.model_construct()
 
 
 def _roots(location: object) -> set[str]:
-    """Return scheme and authority of a place in a store; nothing for a disk or no place."""
+    """Return scheme and authority of a location in a store; nothing for a disk or another text."""
     if isinstance(location, StoreUrl):
         return {location.root} - {""}
     if not isinstance(location, str) or "://" not in location:
@@ -185,5 +139,147 @@ def _roots(location: object) -> set[str]:
         return set()
 
 
+@lru_cache(maxsize=256)
+def _check_login(root: str, settings: StoreSettings, places: frozenset[str] | None) -> None:
+    """Refuse to log in at a server that no option names; warn of a login that is not encrypted.
+
+    A URL may come from a file in a table, which others can write. A login that was configured for
+    the locations of a query must not follow it to another host.
+
+    Args:
+        root: Scheme and authority of the store.
+        settings: That reach it.
+        places: Scheme and authority of each location that the user has named; None if they are not
+            known.
+
+    Raises:
+        OptionError: If the login would go to another server.
+    """
+    url = StoreUrl.parse(root)
+    store = store_type(url.kind)(url, settings)
+    if places is not None and root not in places:
+        named = [place for place in map(StoreUrl.parse, places) if place.kind == url.kind]
+        if not store.is_named(named):
+            raise OptionError(
+                f"{root} is on a server that no option of yours names, so it is given no login: "
+                f"name the place itself, as by 'epochLog', or set 'storage.{url.kind}.endpoint'. "
+                "Whoever may write into a table's folder can put an address there"
+            )
+    for address, login in store.plain_logins():
+        warn_of_plain_http(address, login)
+
+
 ENVIRONMENT = Storage()
-"""Whatever the environment says, and nothing else."""
+"""The stores as the environment alone reaches them."""
+
+
+# --- options
+
+
+def settings_for(url: StoreUrl, given: Mapping[str, str]) -> StoreSettings:
+    """Return the settings of the store of a URL.
+
+    Args:
+        url: In the store; its kind and bucket select the options.
+        given: Options ``storage.<kind>.<setting>``, or ``storage.<kind>.<bucket>.<setting>`` for
+            one bucket, which take precedence.
+
+    Raises:
+        OptionError: If one is not known, or has a bad value.
+    """
+    grouped = _group_by_bucket(given)
+    own = grouped.get((url.kind, url.bucket.lower()), {})
+    special = {name.lower() for name in own}
+    general = {k: v for k, v in grouped.get((url.kind, ""), {}).items() if k.lower() not in special}
+    return store_type(url.kind).settings_type.parse({**general, **own}, f"storage.{url.kind}")
+
+
+def check_settings(given: Mapping[str, str]) -> None:
+    """Reject options that no store has, also of stores that no URL names.
+
+    Raises:
+        OptionError: As `settings_for`.
+    """
+    for (kind, bucket), values in _group_by_bucket(given).items():
+        path = ".".join(filter(None, ("storage", kind, bucket)))
+        store_type(kind).settings_type.parse(values, path)
+
+
+def secret_settings(given: Mapping[str, str]) -> set[str]:
+    """Return the keys of the options of stores whose values are secrets.
+
+    Raises:
+        OptionError: If one belongs to no store.
+    """
+    found = set()
+    for key, text in given.items():
+        for (kind, _), values in _group_by_bucket({key: text}).items():
+            is_secret = text and store_type(kind).settings_type.secret_keys(values)
+            found |= {key} if is_secret else set()
+    return found
+
+
+def find_store_secrets(given: Mapping[str, str]) -> set[str]:
+    """Return the secrets among the values of options of stores.
+
+    Raises:
+        OptionError: As `settings_for`.
+    """
+    parsed = (
+        store_type(kind).settings_type.parse(values, kind)
+        for (kind, _), values in _group_by_bucket(given).items()
+    )
+    return {secret for settings in parsed for secret in Options.secrets(settings)}
+
+
+def _group_by_bucket(given: Mapping[str, str]) -> dict[tuple[str, str], dict[str, str]]:
+    """Return the settings by kind and bucket, which is empty for all buckets."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for key, value in given.items():
+        _, kind, *bucket = key.lower().split(".")[:-1] if key.count(".") > 1 else ("", "")
+        if not is_store_kind(kind):
+            kinds = store_kinds()
+            near = suggest(kind, kinds)
+            form = f"storage.<{'|'.join(kinds)}>.<setting>"
+            hint = f"did you mean 'storage.{near}.…'?" if near else f"write {form}"
+            raise OptionError(f"unknown option {key!r}: {hint}")
+        found.setdefault((kind, ".".join(bucket)), {})[key.rpartition(".")[2]] = value
+    return found
+
+
+def _parse_storage(given: object) -> object:
+    if not isinstance(given, Mapping):
+        return given
+    check_settings(given)
+    return Storage.of(given)
+
+
+class StorageOptions(Options):
+    """Options of stores, for a connector with a checkpoint, an epoch log or a table in one.
+
+    Attributes:
+        storage: Of all stores.
+    """
+
+    storage: Annotated[Storage, BeforeValidator(_parse_storage)] = Field(
+        default=ENVIRONMENT,
+        validation_alias="storage.<kind>.<setting>",
+        description="Settings of object stores and HDFS, where the environment does not specify "
+        "them; [storage.md](storage.md).",
+    )
+
+    @model_validator(mode="after")
+    def _bind_logins(self) -> Self:
+        """Have logins go to the locations that these options name, and to no other server."""
+        named = (value for name, value in vars(self).items() if name != "storage")
+        texts = (each for value in named for each in (value if type(value) is tuple else (value,)))
+        vars(self)["storage"] = self.storage.also_at(*texts)  # the model is frozen for users
+        return self
+
+    @override
+    @classmethod
+    def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
+        of_stores = {key: text for key, text in given.items() if key.lower().startswith(PREFIX)}
+        return super().secret_keys(given) | secret_settings(of_stores)
+
+    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {"storage": (PREFIX,)}

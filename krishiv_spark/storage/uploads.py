@@ -1,30 +1,53 @@
-"""Files that a store holds whole, and that no reader sees before they are completed."""
+"""Uploads: files that a store receives as a whole, and that readers see only when completed.
+
+The contracts are at the top. Stores implement them in one of two ways: `PartsUpload` sends a file
+in parts that the store joins, `RenameUploads` writes it under another name and renames it.
+"""
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pydantic import BaseModel
+from typing_extensions import override
 
-from krishiv_spark.storage.paths import NameWithin
+from krishiv_spark.errors import StorageError
+from krishiv_spark.storage.paths import NameWithin, check_file_name
 
-__all__ = ["Became", "OpenUpload", "PendingUpload", "Upload", "Uploads"]
+__all__ = [
+    "OpenUpload",
+    "PartSender",
+    "PartsUpload",
+    "PendingUpload",
+    "RenameUploads",
+    "StagedEntry",
+    "StagedWriter",
+    "StagingStore",
+    "Upload",
+    "UploadState",
+    "Uploads",
+    "part_size",
+]
 
 
 class Upload(BaseModel, frozen=True):
-    """What any process needs to complete a file, to look it up, or to abort it.
+    """The values with which any process can complete a file, look it up, or abort it.
 
     Attributes:
-        key: Where it will be visible, relative to the place of its `Uploads`.
-        id: By what the store knows it: S3's upload id, the path of what is written aside; empty for
-            Azure, where the key is enough. A store that takes it for a path checks it.
-        parts: Of what it consists, in order: S3's ETags, ids of Azure's blocks; else nothing.
+        key: Path of the visible file, relative to the location of its `Uploads`.
+        id: The store's name of it: S3's upload id, the path of the staged file; empty for Azure,
+            where the key is enough. A store that takes it for a path checks it.
+        parts: Its parts, in order: S3's ETags, ids of Azure's blocks; else nothing.
         size: Bytes.
-        nonce: Random; what is visible bears it, where the store can say so.
-        begun_ms: When it was begun, milliseconds since 1970, by the clock of who began it.
+        nonce: Random; the visible file carries it, if the store has a way to store it.
+        begun_ms: Time when it was started, milliseconds since 1970, by the clock of the process
+            that started it.
     """
 
     key: NameWithin
@@ -35,23 +58,23 @@ class Upload(BaseModel, frozen=True):
     begun_ms: int
 
 
-class Became(Enum):
-    """What became of an upload."""
+class UploadState(Enum):
+    """The state of an upload."""
 
     OPEN = "open"
     VISIBLE = "visible"
-    GONE = "gone"
-    """It was aborted, or it was visible and has been removed since."""
+    MISSING = "missing"
+    """It was aborted, or its visible file has been deleted."""
 
 
 @dataclass(frozen=True)
 class PendingUpload:
-    """An upload that the store holds and that nobody has completed.
+    """An upload that the store contains and that no process has completed.
 
     Attributes:
-        upload: Of which size, parts and nonce are not known.
-        begun_ms: When, milliseconds since 1970, by the store's clock.
-        shown: What it is, for people.
+        upload: Its size, parts and nonce are not known.
+        begun_ms: Time when it was started, milliseconds since 1970, by the store's clock.
+        shown: Description for people.
     """
 
     upload: Upload
@@ -64,36 +87,36 @@ class OpenUpload(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether no more bytes are taken."""
+        """True if it takes no more bytes."""
         ...
 
     def write(self, data: bytes) -> int:
-        """Append bytes, all of them; holds a few parts in memory.
+        """Append all bytes; keeps a few parts in memory.
 
         Raises:
             StorageError: If the store fails.
-            UploadGoneError: If somebody has aborted it meanwhile.
+            UploadGoneError: If another process has aborted it.
         """
         ...
 
     def tell(self) -> int:
-        """How many bytes were written."""
+        """Return how many bytes were written."""
         ...
 
     def flush(self) -> None:
-        """Do nothing: what is written is sent in parts."""
+        """Do nothing: bytes are sent in parts."""
         ...
 
     def close(self) -> Upload:
-        """Send what is left. The file is durable, and not visible.
+        """Send the remaining bytes. The file is durable, and not visible.
 
         Raises:
             StorageError, UploadGoneError: As `write`.
         """
         ...
 
-    def drop(self) -> None:
-        """Give it up, as `Uploads.discard` does; any number of times.
+    def abort(self) -> None:
+        """Delete the sent bytes, as `Uploads.discard` does; any number of times.
 
         Raises:
             StorageError: If the store fails.
@@ -102,53 +125,336 @@ class OpenUpload(Protocol):
 
 
 class Uploads(Protocol):
-    """Uploads to places below one place in a store. Any process, any thread.
+    """Uploads to paths below one location in a store. Any process, any thread.
 
-    Each verb raises a `StorageError` if the store fails, or refuses.
+    Each method raises a `StorageError` if the store fails, or refuses.
     """
 
     def open(self, key: str) -> OpenUpload:
-        """Begin an upload. Nothing is asked yet.
+        """Start an upload. Nothing is sent yet.
 
         Args:
-            key: Relative to the place; nobody else ever uses it.
+            key: Relative to the location; no other upload ever uses it.
         """
         ...
 
     def complete(self, upload: Upload) -> bool:
-        """Make a file visible, in one step. By anybody, any number of times, even side by side.
+        """Make a file visible, in one step. Any process, any number of times, even in parallel.
 
         Returns:
-            Whether it is visible; False if the upload is gone, and the file is not there either.
+            True if it is visible; False if neither the upload nor the file exists.
         """
         ...
 
-    def look(self, upload: Upload) -> Became:
-        """What became of an upload."""
+    def state(self, upload: Upload) -> UploadState:
+        """Return the state of an upload."""
         ...
 
     def abort(self, upload: Upload) -> None:
-        """Nobody can complete it from now on; one that was completed is left as it is.
+        """Prevent any process from completing it; a completed file stays.
 
-        For what an intent names: a driver that was taken over from may be about to complete it.
+        For the uploads that an intent names: a fenced driver may be about to complete them.
         """
         ...
 
     def discard(self, upload: Upload) -> None:
-        """Remove what was sent, which nobody is going to complete.
+        """Delete the sent bytes of an upload that no process is going to complete.
 
-        Where the store cannot do that unseen it is left, and goes some days later.
+        Where the store cannot do so without showing a file, it deletes them itself, days later.
         """
         ...
 
     def pending(self) -> Iterator[PendingUpload]:
-        """Uploads below the place that nobody has completed, and that can be discarded."""
+        """Yield the uploads below the location that are not completed and can be discarded."""
         ...
 
     def verify(self) -> None:
-        """Begin an upload, list it and abort it, to see whether that is allowed. Planner.
+        """Start an upload, list it and abort it, to check the permissions. Planner.
 
         Raises:
-            StorageError: If it is not.
+            StorageError: If one is missing.
         """
         ...
+
+
+# --- files that are sent in parts
+
+_FIRST_PART = 8 * 2**20
+_GROWTH = 110_000
+"""With it, 10 000 parts, which is S3's limit, have 5.5 TB; a file of 1 GB has 90."""
+
+_THREADS = 2
+
+
+def part_size(number: int) -> int:
+    """Return the bytes of a part by its number from 0: at least S3's 5 MiB, at most its 5 GiB."""
+    return _FIRST_PART + number * _GROWTH
+
+
+class PartSender(Protocol):
+    """The requests of one upload to a store."""
+
+    def begin(self, nonce: str) -> str:
+        """Start it and return its id; the visible file will carry the nonce."""
+        ...
+
+    def send(self, number: int, data: bytes) -> str:
+        """Send a part, by its number from 0, and return its entry in `Upload.parts`."""
+        ...
+
+    def discard(self) -> None:
+        """Delete the sent parts, as `Uploads.discard`."""
+        ...
+
+
+class PartsUpload(OpenUpload):
+    """A file that is sent in parts, from threads beside the writer. Executor.
+
+    In memory are the part that fills, and the two that are being sent.
+
+    Args:
+        key: See `Upload`.
+        sender: Sends the parts.
+    """
+
+    closed = False
+
+    def __init__(self, key: str, sender: PartSender) -> None:
+        self._key = key
+        self._sender = sender
+        self._nonce = uuid.uuid4().hex
+        self._id: str | None = None
+        self._begun_ms = 0
+        self._size = 0
+        self._part = bytearray()
+        self._sent: list[Future[str]] = []
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="krishiv-parts")
+
+    @override
+    def write(self, data: bytes) -> int:
+        size = memoryview(data).nbytes
+        self._part += data
+        self._size += size
+        while len(self._part) >= (full := part_size(len(self._sent))):
+            self._send(bytes(self._part[:full]))
+            del self._part[:full]
+        return size
+
+    @override
+    def tell(self) -> int:
+        return self._size
+
+    @override
+    def flush(self) -> None:
+        pass
+
+    @override
+    def close(self) -> Upload:
+        self.closed = True
+        if self._part or not self._sent:  # an empty file has one part, too
+            self._send(bytes(self._part))
+            self._part.clear()
+        parts = tuple(sent.result() for sent in self._sent)
+        self._threads.shutdown()
+        return Upload(
+            key=self._key,
+            id=self._id or "",
+            parts=parts,
+            size=self._size,
+            nonce=self._nonce,
+            begun_ms=self._begun_ms,
+        )
+
+    @override
+    def abort(self) -> None:
+        self.closed = True
+        # First: a part that arrives after the abort would stay in the store.
+        self._threads.shutdown(cancel_futures=True)
+        if self._id is not None:
+            self._sender.discard()
+
+    def _send(self, data: bytes) -> None:
+        if self._id is None:
+            self._begun_ms = time.time_ns() // 1_000_000
+            self._id = self._sender.begin(self._nonce)
+        number = len(self._sent)
+        if number >= _THREADS:
+            self._sent[number - _THREADS].result()  # no more are being sent than threads exist
+        self._sent.append(self._threads.submit(self._sender.send, number, data))
+
+
+# --- files that are written under another name
+
+_FOLDER = "_krishiv/uploads"
+_SUFFIX = ".staged"
+"""No glob for Parquet matches it, and readers skip the folder."""
+
+
+class StagedWriter(Protocol):
+    """A staged file that is being written."""
+
+    def write(self, data: bytes) -> None:
+        """Append bytes; keeps some in memory."""
+        ...
+
+    def close(self) -> None:
+        """Make the file durable."""
+        ...
+
+    def abort(self) -> None:
+        """Stop writing; the written bytes may stay."""
+        ...
+
+
+class StagedEntry(NamedTuple):
+    """A staged file of a listing.
+
+    Attributes:
+        name: In its folder.
+        modified_ms: Milliseconds since 1970, by the store's clock.
+    """
+
+    name: str
+    modified_ms: int
+
+
+class StagingStore(Protocol):
+    """The operations of a store that stages files. Paths are relative to a location. Any thread."""
+
+    def create(self, path: str) -> StagedWriter:
+        """Start a file, and create the folders above it. Nothing is sent yet."""
+        ...
+
+    def move(self, path: str, to: str) -> bool:
+        """Move a file; return False if it does not exist, or the new name does.
+
+        It appears in one step. A store that deletes the staged file in a second step also does so
+        whenever the new name exists.
+        """
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Return True if a file exists."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Delete a file; a missing one is no error."""
+        ...
+
+    def files(self, path: str) -> Iterator[StagedEntry]:
+        """Yield the files of a folder; none if it does not exist."""
+        ...
+
+
+class RenameUploads(Uploads):
+    """Uploads to a store that renames or copies a file in one step.
+
+    Args:
+        location: Of the files, for people.
+        store: Whose paths are relative to the location.
+    """
+
+    def __init__(self, location: object, store: StagingStore) -> None:
+        self._location = location
+        self._store = store
+
+    @override
+    def open(self, key: str) -> OpenUpload:
+        return _StagedUpload(self._store, key)
+
+    @override
+    def complete(self, upload: Upload) -> bool:
+        path = _staged_path(upload)
+        return self._store.move(path, upload.key) or self._store.exists(upload.key)
+
+    @override
+    def state(self, upload: Upload) -> UploadState:
+        if self._store.exists(_staged_path(upload)):
+            return UploadState.OPEN
+        is_visible = self._store.exists(upload.key)
+        return UploadState.VISIBLE if is_visible else UploadState.MISSING
+
+    @override
+    def abort(self, upload: Upload) -> None:
+        self._store.delete(_staged_path(upload))
+
+    @override
+    def discard(self, upload: Upload) -> None:
+        self.abort(upload)
+
+    @override
+    def pending(self) -> Iterator[PendingUpload]:
+        """Yield the uploads that are not completed; their keys lack the folder."""
+        for file in self._store.files(_FOLDER):
+            name = file.name.removesuffix(_SUFFIX)
+            upload = Upload(
+                key=name, id=f"{_FOLDER}/{file.name}", size=0, nonce="", begun_ms=file.modified_ms
+            )
+            yield PendingUpload(upload, file.modified_ms, f"{self._location}/{upload.id}")
+
+    @override
+    def verify(self) -> None:
+        probe = self.open(f"probe-{uuid.uuid4().hex}")
+        upload = probe.close()
+        list(self.pending())
+        self.abort(upload)
+
+
+def _staged_path(upload: Upload) -> str:
+    """Return the path of an upload's staged file, which is its id.
+
+    Raises:
+        StorageError: If the id, which comes from an epoch log, names another file.
+    """
+    folder, _, name = upload.id.rpartition("/")
+    try:
+        if folder == _FOLDER:
+            return f"{_FOLDER}/{check_file_name(name)}"
+    except ValueError:
+        pass
+    raise StorageError(
+        f"the upload of {upload.key!r} has the id {upload.id[:200]!r}, which is not a file in "
+        f"{_FOLDER}: the epoch log that names it is damaged, or was not written by "
+        "krishiv-spark; nothing was read or changed. Put the log back from a copy"
+    )
+
+
+class _StagedUpload(OpenUpload):
+    closed = False
+
+    def __init__(self, store: StagingStore, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._path = f"{_FOLDER}/{key.rpartition('/')[2]}{_SUFFIX}"
+        self._begun_ms = time.time_ns() // 1_000_000
+        self._size = 0
+        self._file = store.create(self._path)
+
+    @override
+    def write(self, data: bytes) -> int:
+        size = memoryview(data).nbytes
+        self._file.write(bytes(data))
+        self._size += size
+        return size
+
+    @override
+    def tell(self) -> int:
+        return self._size
+
+    @override
+    def flush(self) -> None:
+        pass
+
+    @override
+    def close(self) -> Upload:
+        self.closed = True
+        self._file.close()
+        return Upload(
+            key=self._key, id=self._path, size=self._size, nonce="", begun_ms=self._begun_ms
+        )
+
+    @override
+    def abort(self) -> None:
+        self.closed = True
+        self._file.abort()
+        self._store.delete(self._path)

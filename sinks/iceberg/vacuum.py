@@ -23,7 +23,7 @@ from krishiv_spark.sinks.iceberg.copied import open_own_table
 from krishiv_spark.sinks.iceberg.lines import check_one_line
 from krishiv_spark.sinks.iceberg.prepared import find_unfinished
 from krishiv_spark.sinks.iceberg.unused import manifests_of, named_files
-from krishiv_spark.storage.ages import aging_time_s
+from krishiv_spark.storage.disk import aging_time_s
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -7,7 +7,7 @@ import pyarrow as pa
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import KafkaClient, open_client
 from krishiv_spark.kafka.transactions import TransactionVersion, transaction_version
-from krishiv_spark.runtime.contacts import note_reached, was_reached
+from krishiv_spark.runtime.contact import has_contacted, record_contact
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.rows import check_columns
@@ -42,8 +42,8 @@ def _opened(options: KafkaSinkOptions, *, streaming: bool) -> KafkaClient:
     """The client, of a cluster that is waited for if the query has reached it before."""
     query = options.query_id or options.checkpoint_location or options.job
     name = f"Kafka {options.kafka.bootstrap} for {query or options.topic}"
-    client = open_client(options.kafka, at_start=not (streaming and was_reached(name)))
-    note_reached(name)
+    client = open_client(options.kafka, at_start=not (streaming and has_contacted(name)))
+    record_contact(name)
     return client
 
 

@@ -25,7 +25,7 @@ from krishiv_spark.sinks.parquet.unfinished import discard_open, is_due
 from krishiv_spark.sinks.parquet.values import StagedUpload, StagedUploads
 from krishiv_spark.sinks.participant import LostIntentError
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
-from krishiv_spark.storage import Became
+from krishiv_spark.storage import UploadState
 
 __all__ = ["UploadParticipant"]
 
@@ -75,7 +75,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         """
         del salvaged  # no part of an epoch is ever salvaged
         old = [file for file in _files(staged) if _age_ms(file) > _LOOKED_AT_AFTER_MS]
-        gone = [file for file, became in self._look(old).items() if became is Became.GONE]
+        gone = [file for file, became in self._look(old).items() if became is UploadState.MISSING]
         if gone:
             raise CommitRejected(
                 f"epoch {epoch.number}: {self._shown(gone)} before it was published; nothing is "
@@ -113,14 +113,14 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         """
         try:
             found = self._look(_files(staged))
-            gone = [file for file, became in found.items() if became is Became.GONE]
-            if gone and Became.VISIBLE not in found.values() and _may_have_expired(gone):
+            gone = [file for file, became in found.items() if became is UploadState.MISSING]
+            if gone and UploadState.VISIBLE not in found.values() and _may_have_expired(gone):
                 self._abort(staged)
                 found = self._look(_files(staged))  # somebody else may have completed some
         except StorageError as error:
             raise self._unknown(epoch, error) from error
         if gone:
-            raise self._lost(epoch, gone, is_visible=Became.VISIBLE in found.values())
+            raise self._lost(epoch, gone, is_visible=UploadState.VISIBLE in found.values())
         self.finish(epoch, staged)
 
     def is_finished(self, epoch: Epoch) -> bool:
@@ -171,7 +171,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         if finished is not None and finished >= (epoch.generation or 0):
             return True
         files = _files(staged)
-        return Became.VISIBLE in self._look(files).values() if files else None
+        return UploadState.VISIBLE in self._look(files).values() if files else None
 
     def sweep(self, query: str, generation: int, *, clean: bool) -> None:
         """Planner: whatever is open of this query is of earlier generations.
@@ -226,8 +226,8 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         """An intent names them, and who was taken over from may be about to complete them."""
         side_by_side(self._table.uploads.abort, [file.upload for file in _files(staged)])
 
-    def _look(self, files: Sequence[StagedUpload]) -> Mapping[StagedUpload, Became]:
-        found = side_by_side(self._table.uploads.look, [file.upload for file in files])
+    def _look(self, files: Sequence[StagedUpload]) -> Mapping[StagedUpload, UploadState]:
+        found = side_by_side(self._table.uploads.state, [file.upload for file in files])
         return dict(zip(files, found, strict=True))
 
     def _lost(self, epoch: Epoch, gone: Sequence[StagedUpload], *, is_visible: bool) -> SinkError:

@@ -170,4 +170,4 @@ class _UploadFile:
 
     def drop(self) -> None:
         with contextlib.suppress(StorageError):  # as in `UploadStaging.remove`
-            self.sink.drop()
+            self.sink.abort()

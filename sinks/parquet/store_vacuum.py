@@ -12,7 +12,7 @@ from krishiv_spark.parquet.names import DataFile, query_tag
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.sinks.parquet.tables import StoreTable
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
-from krishiv_spark.storage.ages import aging_time_s
+from krishiv_spark.storage.disk import aging_time_s
 
 __all__ = ["StoreOrphan", "store_orphans"]
 

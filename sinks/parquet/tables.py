@@ -21,8 +21,7 @@ from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.parquet.tails import MAGIC
 from krishiv_spark.runtime.parallel import side_by_side
 from krishiv_spark.storage import Folder, Storage, StoreUrl, Uploads
-from krishiv_spark.storage.disk import DiskFolder
-from krishiv_spark.storage.disk_files import DISK
+from krishiv_spark.storage.disk import DISK, DiskFolder
 
 __all__ = ["DiskTable", "StoreTable", "TableFolder"]
 

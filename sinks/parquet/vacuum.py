@@ -14,7 +14,7 @@ from krishiv_spark.parquet.layout import META, SOURCES, walk
 from krishiv_spark.parquet.progress import TableLog, query_folders, table_logs
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.storage import ENVIRONMENT, Storage
-from krishiv_spark.storage.ages import aging_time_s, read_disk_time_s
+from krishiv_spark.storage.disk import aging_time_s, read_disk_time_s
 from krishiv_spark.storage.no_links import is_link, open_folder, remove_tree, split_at_own
 
 __all__ = ["Orphan", "orphans", "remove", "unused_state"]

@@ -85,7 +85,7 @@ class CompletenessCheck:
         if is_cached or unit.key is not None or not (self._enabled and is_remote):
             return
         paths = [file.path for one in next_units() if one.key is None for file in one.files]
-        ends = self._location.files.each(self._try_read_end, paths)
+        ends = self._location.files.map(self._try_read_end, paths)
         self._prefetched = dict(zip(paths, ends, strict=True))
 
     def filter_complete(self, units: Sequence[ReadUnit]) -> list[ReadUnit]:
@@ -97,7 +97,7 @@ class CompletenessCheck:
             if unit.origin is None and unit.modified_ns >= now_ns - _MAY_GROW_NS
         ]
         paths = [unit.files[0].path for unit in new]
-        results = zip(paths, self._location.files.each(self._is_complete, paths), strict=True)
+        results = zip(paths, self._location.files.map(self._is_complete, paths), strict=True)
         growing = {path for path, is_complete in results if not is_complete}
         return [unit for unit in units if unit.files[0].path not in growing]
 

@@ -24,7 +24,7 @@ from krishiv_spark.sources.parquet.listing import SourcePath, parse_store_url
 from krishiv_spark.sources.parquet.offset import ParquetOffset
 from krishiv_spark.sources.parquet.offset_store import StateLocation
 from krishiv_spark.storage import StoreUrl
-from krishiv_spark.storage.options import StorageOptions
+from krishiv_spark.storage.storage import StorageOptions
 
 __all__ = ["FollowRules", "ParquetSourceOptions", "check_same_path"]
 

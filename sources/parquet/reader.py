@@ -247,7 +247,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
             return None
         name = self.options.event_time
         timed = partial(self._timed, name=name, footers=footers, limit=limit)
-        facts = [*self._path.files.each(timed, files)]
+        facts = [*self._path.files.map(timed, files)]
         times = EventTimes.merge(fact.times for fact in facts)
         unknown = next(
             (fact.unknown[:_LONGEST_PATH] for fact in facts if fact.unknown is not None), None
@@ -281,7 +281,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         check_same_path(end, self._path, self.options.moved_from)
         files = self._store.files(end)
         if end != self._chosen and self.streaming:
-            files = tuple(self._path.files.each(lambda file: self._reconcile(file, end), files))
+            files = tuple(self._path.files.map(lambda file: self._reconcile(file, end), files))
         state = self._store.state_of(end)
         skipped = None if state is None else state.folder(SKIPPED_FOLDER)
         most = self.options.max_partition_bytes

@@ -36,7 +36,7 @@ from krishiv_spark.parquet.texts import NULL_VALUE, value_of
 from krishiv_spark.runtime.crashes import name_rows
 from krishiv_spark.sources.parquet.offset_store import SkippedRange, record_skipped_range
 from krishiv_spark.storage import Files, Folder, Identity
-from krishiv_spark.storage.disk_files import DISK
+from krishiv_spark.storage.disk import DISK
 
 __all__ = [
     "FilePart",

@@ -10,7 +10,7 @@ from krishiv_spark.cli import main
 from krishiv_spark.formats import every_format
 from krishiv_spark.jobs import job_schema
 from krishiv_spark.metrics.figures import METRICS
-from krishiv_spark.storage.settings import MODELS
+from krishiv_spark.storage.base import store_kinds, store_type
 
 _RENEW = "./run python tests/support/voice.py"
 
@@ -34,7 +34,7 @@ def _help_texts() -> Iterator[tuple[str, str]]:
 
 
 def _option_texts() -> Iterator[tuple[str, str]]:
-    models = set(MODELS.values())
+    models = {store_type(kind).settings_type for kind in store_kinds()}
     for source in every_format():
         for kind in (source.reader_type, source.writer_type):
             if kind is not None:

@@ -21,10 +21,11 @@ from store_users import new_token, new_user
 from krishiv_spark.errors import StorageError
 from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.lifecycle.plans import PlanningFailed
+from krishiv_spark.runtime import contact
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.parquet.offset import ParquetOffset
 from krishiv_spark.sources.parquet.reader import ParquetReader
-from krishiv_spark.storage import Storage, StoreUrl, patience
+from krishiv_spark.storage import Storage, StoreUrl
 from servers.forwarding import Message, forwarding
 from servers.stores import ACCOUNT, KEY
 
@@ -39,8 +40,8 @@ WITHIN_S = 12  # ten, on a busy machine
 def impatient(monkeypatch, roles):
     """What takes seconds takes less, where a test is of the words."""
     del roles  # which are made with patience
-    monkeypatch.setattr(patience, "_FIRST_CONTACT_S", 0.5)
-    monkeypatch.setattr(patience, "_FIRST_REQUEST_S", 0.5)
+    monkeypatch.setattr(contact, "_FIRST_CONTACT_S", 0.5)
+    monkeypatch.setattr(contact, "_FIRST_REQUEST_S", 0.5)
 
 
 class Roles:

@@ -17,7 +17,7 @@ from kafka_topics import Onlooker
 from krishiv_spark.errors import StorageError
 from krishiv_spark.testing import SinkConformance
 
-STORE: dict[str, Callable] = {"krishiv_spark.storage.objects:Bucket.ask": StorageError}
+STORE: dict[str, Callable] = {"krishiv_spark.storage.clients:StoreClient.ask": StorageError}
 
 
 class _LoggedInBucket(SinkConformance):

@@ -24,7 +24,7 @@ FILES = {  # PyArrow writes and reads objects inside of C++: by what it is asked
     "pyiceberg.io.pyarrow:PyArrowFile.exists": Look(OSError),
     "pyiceberg.io.pyarrow:PyArrowFileIO.delete": OSError,
     "pyarrow.parquet.core:ParquetWriter.close": OSError,
-    "krishiv_spark.storage.objects:Bucket.ask": Look(StorageError),
+    "krishiv_spark.storage.clients:StoreClient.ask": Look(StorageError),
 }
 CATALOGS = {"sql": SQLITE, "glue": {"botocore.httpsession:URLLib3Session.send": _closed}}
 

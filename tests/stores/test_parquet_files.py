@@ -253,7 +253,7 @@ def test_neighbours_are_read_by_one_request_and_large_row_groups_in_pieces(objec
 def counted(monkeypatch):
     """The sizes of what is fetched from now on, each by one request."""
     from krishiv_spark.storage.hdfs import HdfsFiles
-    from krishiv_spark.storage.object_files import ObjectFiles
+    from krishiv_spark.storage.objects import ObjectFiles
 
     fetched = []
     for kind, name, data_of in (
@@ -274,22 +274,22 @@ def counted(monkeypatch):
 def test_pages_of_objects_that_do_not_count_are_passed_by_at_once(store, objects, monkeypatch):
     if not store.url.startswith("s3"):
         pytest.skip("Azure cannot list from a key on")
-    from krishiv_spark.storage import object_files
+    from krishiv_spark.storage import objects as objects_module
 
-    monkeypatch.setattr(object_files, "_PAGE", 5)
+    monkeypatch.setattr(objects_module, "_PAGE", 5)
     for number in range(40):
         objects.put(f"_hidden/sub/{number:02}", b"x")
     for number in range(7):
         objects.numbers(f"day={number}/a.parquet", number)
     pages = []
-    listed = object_files.ObjectFiles._pages
+    listed = objects_module.ObjectFiles._pages
 
     def count(self, folder, prefix, after):
         for page in listed(self, folder, prefix, after):
             pages.append(after)
             yield page
 
-    monkeypatch.setattr(object_files.ObjectFiles, "_pages", count)
+    monkeypatch.setattr(objects_module.ObjectFiles, "_pages", count)
     place = SourcePath.parse(objects.url, Storage.of(objects.options))
     assert sorted(scan(place).paths) == [f"day={n}/a.parquet" for n in range(7)]
     assert len(pages) == 1 + 2
@@ -298,12 +298,12 @@ def test_pages_of_objects_that_do_not_count_are_passed_by_at_once(store, objects
 def test_a_store_that_passes_over_the_offset_is_listed_all_the_same(store, objects, monkeypatch):
     if not store.url.startswith("s3"):
         pytest.skip("Azure cannot list from a key on")
-    from krishiv_spark.storage import object_files
+    from krishiv_spark.storage import objects as objects_module
 
-    listed = object_files.ObjectFiles._pages
-    monkeypatch.setattr(object_files, "_PAGE", 5)
+    listed = objects_module.ObjectFiles._pages
+    monkeypatch.setattr(objects_module, "_PAGE", 5)
     monkeypatch.setattr(
-        object_files.ObjectFiles,
+        objects_module.ObjectFiles,
         "_pages",
         lambda self, folder, prefix, _: listed(self, folder, prefix, None),
     )
@@ -453,11 +453,11 @@ def test_few_requests_find_that_nothing_is_new(objects, monkeypatch):
 
 def requests_of(monkeypatch):
     """What stores are asked for from now on."""
-    from krishiv_spark.storage.objects import Bucket
+    from krishiv_spark.storage.clients import StoreClient
     from krishiv_spark.storage.webhdfs import WebHdfs
 
     asked = []
-    for kind, name in ((Bucket, "ask"), (WebHdfs, "_ask")):
+    for kind, name in ((StoreClient, "ask"), (WebHdfs, "_ask")):
         ask = getattr(kind, name)
 
         def count(self, *rest, ask=ask, **named):

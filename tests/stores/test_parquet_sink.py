@@ -13,13 +13,11 @@ from store_tables import onlooker
 from krishiv_spark.errors import StorageError
 from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.sinks.parquet import completing
-from krishiv_spark.storage import s3_uploads
+from krishiv_spark.storage import s3
 from krishiv_spark.testing import SinkConformance, SinkUnderTest
 
 STORE = {  # by what storage is asked: each request may fail, or its answer be lost
-    "krishiv_spark.storage.objects:Bucket.ask": StorageError,
-    "krishiv_spark.storage.s3:S3Client.ask": StorageError,
-    "krishiv_spark.storage.azure_uploads:AzureClient.ask": StorageError,
+    "krishiv_spark.storage.clients:StoreClient.ask": StorageError,
     "krishiv_spark.storage.webhdfs:WebHdfs._ask": StorageError,
     "krishiv_spark.storage.webhdfs:WebHdfs.stream": StorageError,
 }
@@ -27,7 +25,7 @@ STORE = {  # by what storage is asked: each request may fail, or its answer be l
 
 @pytest.fixture(autouse=True)
 def soon_settled(monkeypatch):
-    monkeypatch.setattr(s3_uploads, "_SETTLED_S", 0.2)
+    monkeypatch.setattr(s3, "_SETTLED_S", 0.2)
 
 
 class _InStore(SinkConformance):

@@ -24,7 +24,7 @@ from krishiv_spark.testing.subjects import default_row
 TIMED = pa.schema([*ROW_SCHEMA, ("at", pa.timestamp("us", "UTC"))])
 NEW_YEAR = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc)
 REQUESTS = {
-    "krishiv_spark.storage.objects:Bucket.ask": StorageError,
+    "krishiv_spark.storage.clients:StoreClient.ask": StorageError,
     "krishiv_spark.storage.webhdfs:WebHdfs._ask": StorageError,
 }
 

@@ -24,8 +24,9 @@ from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.operating import Operator
 from krishiv_spark.sinks.parquet import completing, unfinished
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
-from krishiv_spark.storage import Storage, azure_uploads, s3, s3_uploads
-from krishiv_spark.storage.objects import Bucket, ObjectFolder
+from krishiv_spark.storage import Storage, s3
+from krishiv_spark.storage.clients import StoreClient
+from krishiv_spark.storage.objects import ObjectFolder
 from servers.stores import ACCOUNT, KEY
 
 KINDS = ["s3", "versity", "azure", "gcs"]
@@ -33,7 +34,7 @@ KINDS = ["s3", "versity", "azure", "gcs"]
 
 @pytest.fixture(autouse=True)
 def soon_settled(monkeypatch):
-    monkeypatch.setattr(s3_uploads, "_SETTLED_S", 0.2)
+    monkeypatch.setattr(s3, "_SETTLED_S", 0.2)
 
 
 @pytest.fixture
@@ -315,15 +316,13 @@ def asked(monkeypatch):
     def counting(kind):
         ask = kind.ask
 
-        def counted(self, what, function):
+        def counted(self, what, *rest):
             asked[re.sub(r"(s3a:|abfs:|gs:|\d{20}|[0-9a-f]{32}).*", "", what)] += 1
-            return ask(self, what, function)
+            return ask(self, what, *rest)
 
         monkeypatch.setattr(kind, "ask", counted)
 
-    counting(Bucket)
-    counting(s3.S3Client)
-    counting(azure_uploads.AzureClient)
+    counting(StoreClient)
     return asked
 
 

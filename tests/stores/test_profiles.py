@@ -9,7 +9,7 @@ import pytest
 
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.storage import Storage
-from krishiv_spark.storage.objects import open_store
+from krishiv_spark.storage.clients import open_client
 
 KEYS = "storage.s3.accessKeyId", "storage.s3.secretAccessKey"
 pytestmark = pytest.mark.xdist_group("versity")
@@ -59,9 +59,9 @@ def reached(store, **given: str) -> bool:
 @pytest.fixture(autouse=True)
 def _opened_anew():
     """A store is kept by its settings, and what files say is none of them."""
-    open_store.cache_clear()
+    open_client.cache_clear()
     yield
-    open_store.cache_clear()
+    open_client.cache_clear()
 
 
 def test_the_default_profile_logs_in(store, aws):
@@ -97,7 +97,7 @@ def test_without_boto3_a_profile_alone_is_told(store, aws, monkeypatch):
     aws(section("default", keys_of(store)))
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        "krishiv_spark.storage.profiles.find_spec",
+        "krishiv_spark.storage.s3.find_spec",
         lambda name: None if name == "boto3" else find_spec(name),
     )
     with pytest.raises(OptionError, match=r"krishiv-spark\[s3\]"):

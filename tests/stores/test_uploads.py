@@ -6,7 +6,8 @@ import pytest
 
 from krishiv_spark.errors import UploadGoneError
 from krishiv_spark.runtime.parallel import side_by_side
-from krishiv_spark.storage import Became, Storage, azure_uploads, object_aside, parts, s3_uploads
+from krishiv_spark.storage import Storage, UploadState, azure, gcs, s3
+from krishiv_spark.storage.uploads import part_size
 
 KINDS = ["s3", "versity", "azure", "gcs", "hdfs"]
 WITH_EMPTY_FILES = ["s3", "versity", "gcs", "hdfs"]
@@ -17,7 +18,7 @@ ODD = "a b+c%20ä=1/x.parquet"
 
 @pytest.fixture(autouse=True)
 def soon_settled(monkeypatch):
-    monkeypatch.setattr(s3_uploads, "_SETTLED_S", 0.2)
+    monkeypatch.setattr(s3, "_SETTLED_S", 0.2)
 
 
 def in_groups(kinds):
@@ -48,7 +49,7 @@ def uploaded(uploads, key, data=b"data"):
 def test_a_file_is_invisible_until_it_is_completed(place):
     uploads, folder = place
     upload = uploaded(uploads, ODD)
-    assert uploads.look(upload) is Became.OPEN
+    assert uploads.state(upload) is UploadState.OPEN
     assert seen(folder) == []
     assert uploads.complete(upload)
     assert seen(folder) == [ODD]
@@ -61,7 +62,7 @@ def test_completing_again_changes_nothing(place, request):
     assert uploads.complete(upload)
     first = request.node.identity("x")
     assert [uploads.complete(upload) for _ in range(2)] == [True] * 2
-    assert uploads.look(upload) is Became.VISIBLE
+    assert uploads.state(upload) is UploadState.VISIBLE
     assert request.node.identity("x") == first
 
 
@@ -91,7 +92,7 @@ def test_what_was_aborted_is_gone_and_stays_so(place):
     upload = uploaded(uploads, "x")
     uploads.abort(upload)
     uploads.abort(upload)
-    assert uploads.look(upload) is Became.GONE
+    assert uploads.state(upload) is UploadState.MISSING
     assert not uploads.complete(upload)
     assert seen(folder) == []
 
@@ -118,11 +119,11 @@ def test_an_abort_that_died_halfway_is_done_by_the_next(place, monkeypatch):
     uploads, folder = place
     upload = uploaded(uploads, "x")
     with monkeypatch.context() as patched:
-        patched.setattr(azure_uploads, "_remove", died)
+        patched.setattr(azure, "_remove", died)
         with pytest.raises(KeyboardInterrupt):
             uploads.abort(upload)
     assert seen(folder) == ["x"]
-    assert uploads.look(upload) is Became.GONE
+    assert uploads.state(upload) is UploadState.MISSING
     uploads.abort(upload)
     assert not uploads.complete(upload)
     assert seen(folder) == []
@@ -133,7 +134,7 @@ def test_what_was_copied_is_no_longer_aside_once_somebody_has_completed_it(place
     uploads, folder = place
     upload = uploaded(uploads, "x")
     with monkeypatch.context() as patched:
-        patched.setattr(object_aside.ObjectAside, "delete", died)
+        patched.setattr(gcs.CopiedObjects, "delete", died)
         with pytest.raises(KeyboardInterrupt):
             uploads.complete(upload)
     assert seen(folder) == ["x"]
@@ -174,29 +175,29 @@ def test_what_is_pending_is_listed_and_what_is_complete_or_elsewhere_is_not(plac
     (found,) = uploads.pending()
     assert found.upload.key.endswith("open")
     uploads.discard(found.upload)
-    assert uploads.look(open_one) is Became.GONE
+    assert uploads.state(open_one) is UploadState.MISSING
 
 
 @pytest.mark.parametrize("place", in_groups(THAT_TELL_WRITERS), indirect=True)
 def test_a_file_that_was_aborted_while_it_is_written_says_so(place):
     uploads, _ = place
     file = uploads.open("x")
-    file.write(b"x" * parts.part_size(0))
+    file.write(b"x" * part_size(0))
     file._sent[0].result()
     (found,) = uploads.pending()
     uploads.abort(found.upload)
     file.write(b"y")
     with pytest.raises(UploadGoneError):
         file.close()
-    file.drop()
+    file.abort()
 
 
 def test_a_file_that_is_dropped_leaves_nothing(place):
     uploads, folder = place
     file = uploads.open("x")
-    file.write(b"x" * 3 * parts.part_size(0))
-    file.drop()
-    file.drop()
+    file.write(b"x" * 3 * part_size(0))
+    file.abort()
+    file.abort()
     assert list(uploads.pending()) == []
     assert seen(folder) == []
 
@@ -214,7 +215,7 @@ def test_what_is_tried_before_the_first_row_leaves_nothing(place):
 
 
 def test_ten_thousand_parts_hold_five_terabytes():
-    sizes = [parts.part_size(number) for number in range(10_000)]
+    sizes = [part_size(number) for number in range(10_000)]
     assert sum(sizes) > 5 * 2**40
     assert min(sizes) >= 5 * 2**20
     assert max(sizes) < 5 * 2**30

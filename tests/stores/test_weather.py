@@ -14,10 +14,10 @@ from store_weather import BUSY, in_weather
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.lifecycle.plans import PlanningFailed
+from krishiv_spark.runtime.contact import _FIRST_CONTACT_S
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
-from krishiv_spark.storage import Storage, be_patient
-from krishiv_spark.storage.patience import _FIRST_CONTACT_S
+from krishiv_spark.storage import Storage, use_long_timeouts
 
 EPOCHS, TASKS, ROWS, RESTARTS = 4, 2, 5, 10
 BUSY_S = 30
@@ -80,7 +80,7 @@ def test_a_store_that_is_busy_for_half_a_minute_is_waited_for(store):
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9])
 def test_credentials_that_expire_in_the_middle_leave_it_exact(store, share):
-    be_patient()
+    use_long_timeouts()
     with in_weather(store) as (counted, weather):
         Table(counted).fill()
     other = type(store)(**{**vars(store), "url": f"{store.url}/other"})
@@ -105,7 +105,7 @@ def test_a_planner_waits_for_a_store_that_is_busy_when_it_is_first_asked(
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["s3", "hdfs"])
 def test_a_task_waits_for_a_store_that_it_has_never_asked(servers, kind):
-    be_patient()
+    use_long_timeouts()
     store = servers(kind)
     with CuttingProxy(urlsplit(store.options[f"storage.{kind}.endpoint"]).port) as proxy:
         proxy.refuse()

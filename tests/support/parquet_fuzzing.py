@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.parquet.footers import file_schema, read_footer
 from krishiv_spark.sources.parquet.rows import FilePart, FileRange, ReadRules, read_part, split_file
-from krishiv_spark.storage.disk_files import DISK
+from krishiv_spark.storage.disk import DISK
 
 CODECS = ("none", "snappy", "gzip", "zstd", "lz4", "brotli")
 MEMORY = 4 * 2**30

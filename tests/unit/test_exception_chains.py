@@ -16,7 +16,8 @@ from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.messages.exception_chains import raise_alone, scrub, walk
 from krishiv_spark.messages.redaction import without_secrets
-from krishiv_spark.storage import Storage, StoreUrl, azure_uploads, patience, s3
+from krishiv_spark.runtime import contact
+from krishiv_spark.storage import Storage, StoreUrl, azure, s3
 from krishiv_spark.testing.processes.secret_roles import places_of
 
 SECRET = "canary7f3a+b/c9d8e7"  # whose form in a URL is another one
@@ -25,10 +26,10 @@ SECRET = "canary7f3a+b/c9d8e7"  # whose form in a URL is another one
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
     """Clients give up soon, and nothing of this machine logs in."""
-    monkeypatch.setattr(patience, "_FIRST_CONTACT_S", 0.2)
-    monkeypatch.setattr(patience, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(contact, "_FIRST_CONTACT_S", 0.2)
+    monkeypatch.setattr(contact, "_LATER_CONTACT_S", 0.2)
     for name in ("_FIRST_RETRIES", "_RETRIES"):
-        monkeypatch.setattr(azure_uploads, name, 0)
+        monkeypatch.setattr(azure, name, 0)
     for name in ("_FIRST_ATTEMPTS", "_ATTEMPTS"):
         monkeypatch.setattr(s3, name, 1)
     monkeypatch.setenv("CANARY", SECRET)

@@ -26,6 +26,7 @@ from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.storage import Storage, StoreUrl
 from krishiv_spark.storage.uploads import Upload
 
+FOLDER = {"type": "DIRECTORY", "length": 0, "modificationTime": 0}
 TOKEN = "CANARY-DELEGATION-TOKEN"
 
 
@@ -47,7 +48,7 @@ class Server:
                 if "op=OPEN" in query and path in contents:
                     return self.send(200, contents[path])
                 if "op=LISTSTATUS" in query:
-                    found = [{"pathSuffix": n, "type": "DIRECTORY"} for n in names.get(path, ())]
+                    found = [{**FOLDER, "pathSuffix": name} for name in names.get(path, ())]
                     return self.send(200, {"FileStatuses": {"FileStatus": found}})
                 if "op=OPEN" in query or "op=GETFILESTATUS" in query:
                     gone = {"exception": "FileNotFoundException", "message": "no"}
@@ -107,7 +108,7 @@ UP = "../../user/victim/precious"
         lambda table: table.uploads.complete(upload(id="_krishiv/uploads/../../x")),
         lambda table: table.uploads.complete(upload(id="_krishiv/uploads/..")),
         lambda table: table.uploads.abort(upload(id=UP)),
-        lambda table: table.uploads.look(upload(id="_krishiv/q/log/1.json")),
+        lambda table: table.uploads.state(upload(id="_krishiv/q/log/1.json")),
         lambda table: table.meta("..", "..", "victim").names(),
         lambda table: table.storage.files(table.url).identity(f"{table}/{UP}"),
     ],

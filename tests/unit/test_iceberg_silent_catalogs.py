@@ -8,7 +8,7 @@ import pytest
 
 from krishiv_spark.iceberg import catalogs, glue_catalog, rest_catalog
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, open_catalog, open_table
-from krishiv_spark.runtime.contacts import note_reached
+from krishiv_spark.runtime.contact import record_contact
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
 
@@ -42,7 +42,7 @@ def test_the_first_contact_is_short_and_later_ones_are_not(silent, monkeypatch):
     text, took_s = refusal(f"http://127.0.0.1:{silent}")
     assert f"http://127.0.0.1:{silent} does not respond: correct 'catalog.uri'" in text
     assert took_s < 2.5
-    note_reached(f"catalog 127.0.0.1:{silent}")
+    record_contact(f"catalog 127.0.0.1:{silent}")
     assert refusal(f"http://127.0.0.1:{silent}")[1] >= 3
 
 
@@ -63,7 +63,7 @@ def test_glue_is_given_up_soon_if_it_never_has_answered(silent, monkeypatch):
     assert f'Read timeout on endpoint URL: "{endpoint}/"' in text
     assert took_s < 1.5
 
-    note_reached(f"catalog {endpoint}")
+    record_contact(f"catalog {endpoint}")
     options = parsed(**glue_at(endpoint), **{"glue.max-retries": "1"})
     begun_s = time.monotonic()
     with pytest.raises(CatalogFailedError, match="Read timeout"):

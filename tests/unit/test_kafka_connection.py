@@ -12,7 +12,7 @@ from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError, open_clien
 from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.security import warn_of_clear_login
 from krishiv_spark.runtime import once
-from krishiv_spark.runtime.contacts import note_reached
+from krishiv_spark.runtime.contact import record_contact
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.kafka.checks import check
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
@@ -195,7 +195,7 @@ def test_a_sink_gives_a_cluster_up_soon_until_its_query_has_reached_it(monkeypat
     monkeypatch.setattr(config, "_AT_START_S", 0.2)
     monkeypatch.setitem(config._DEFAULTS, "default_api_timeout_ms", 3000)
     assert waited_s("/a") < 2.5
-    note_reached("Kafka 127.0.0.1:1 for /a")
+    record_contact("Kafka 127.0.0.1:1 for /a")
     assert waited_s("/a") >= 3, "a query that runs is not less patient than it was"
     assert waited_s("/b") < 2.5
 

@@ -15,8 +15,8 @@ from krishiv_spark.sinks.fanout.options import FanoutOptions
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.storage import Storage
-from krishiv_spark.storage.settings import secrets_in
-from krishiv_spark.storage.urls import StoreUrl
+from krishiv_spark.storage.base import StoreUrl
+from krishiv_spark.storage.storage import find_store_secrets
 
 JAAS = 'org.apache.kafka.PlainLoginModule required username="u" password="hunter2";'
 
@@ -95,10 +95,10 @@ def test_connectors_get_what_is_named(monkeypatch):
         "krishiv-iceberg",
     )
     assert iceberg.catalog_properties()["uri"] == "postgresql://u:hunter2@h/db"
-    assert secrets_in(dict(iceberg.storage.options)) == {"hunter2"}
+    assert find_store_secrets(dict(iceberg.storage.options)) == {"hunter2"}
     monkeypatch.delenv("PASSWORD")  # as on an executor, which opens the same store
     travelled = pickle.loads(pickle.dumps(iceberg))
-    assert secrets_in(dict(travelled.storage.options)) == {"hunter2"}
+    assert find_store_secrets(dict(travelled.storage.options)) == {"hunter2"}
     travelled.storage.folder(StoreUrl.parse("s3://bucket/x"))
 
 

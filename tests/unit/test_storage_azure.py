@@ -5,14 +5,13 @@ import sys
 import pytest
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.storage import Storage
-from krishiv_spark.storage.azure_uploads import _client, _credential
-from krishiv_spark.storage.patience import Patience
-from krishiv_spark.storage.settings import AzureSettings
+from krishiv_spark.runtime.contact import TimeoutPolicy
+from krishiv_spark.storage import Storage, StoreUrl
+from krishiv_spark.storage.azure import AzureClient, AzureSettings, AzureStore, _credential
 
 PRINCIPAL = {"tenantId": "00000000-0000-0000-0000-000000000000", "clientId": "c"}
 SECRET = {**PRINCIPAL, "clientSecret": "hunter2"}
-PATIENCE = Patience(1, 1, is_short=True)
+TIMEOUTS = TimeoutPolicy(1, 1, is_first_contact=True)
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +58,11 @@ def test_what_no_option_says_the_environment_does(monkeypatch, environment, expe
     assert login() == expected
 
 
+def url_of_client(url):
+    settings = AzureSettings.parse({"accountKey": "a2V5"}, "storage.azure")
+    return AzureClient(AzureStore(StoreUrl.parse(url), settings)).open(TIMEOUTS).url
+
+
 @pytest.mark.parametrize(
     ("authority", "host"),
     [
@@ -67,17 +71,13 @@ def test_what_no_option_says_the_environment_does(monkeypatch, environment, expe
     ],
 )
 def test_a_container_is_asked_by_its_endpoint_for_blobs(authority, host):
-    _client.cache_clear()
-    settings = AzureSettings.parse({"accountKey": "a2V5"}, "storage.azure")
-    assert _client(0, "abfss", authority, settings, PATIENCE).url == f"https://{host}/box"
+    assert url_of_client(f"abfss://{authority}") == f"https://{host}/box"
 
 
 def test_the_environment_names_the_account_and_its_endpoint_where_the_url_does_not(monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "acc")
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "https://acc.example.com")
-    settings = AzureSettings.parse({"accountKey": "a2V5"}, "storage.azure")
-    _client.cache_clear()
-    assert _client(0, "az", "box", settings, PATIENCE).url == "https://acc.example.com/box"
+    assert url_of_client("az://box") == "https://acc.example.com/box"
 
 
 @pytest.mark.parametrize("module", ["azure.storage.blob", "azure.identity"])

@@ -4,7 +4,7 @@ import pytest
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.storage import StoreUrl
-from krishiv_spark.storage.hadoop import web_addresses
+from krishiv_spark.storage.hdfs import web_addresses
 
 HA = {
     "fs.defaultFS": "hdfs://cluster",

@@ -16,13 +16,14 @@ from krishiv_spark.options.plain_secrets import is_loopback, warn_of_plain_http
 from krishiv_spark.runtime import once
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.storage import Storage, StoreUrl
+from krishiv_spark.storage import storage as storage_module
+from krishiv_spark.storage.hdfs import HdfsStore
 from krishiv_spark.storage.http_sessions import RedirectRefusedError, guard, ignore_netrc
-from krishiv_spark.storage.logins import check_login
-from krishiv_spark.storage.settings import settings_for
-from krishiv_spark.storage.webhdfs import WebHdfs
+from krishiv_spark.storage.storage import settings_for
 from krishiv_spark.testing.processes.secret_roles import places_of
 
 TOKEN = {"storage.hdfs.token": "canary"}
+STATUS = {"pathSuffix": "", "type": "FILE", "length": 1, "modificationTime": 0}
 SAS = {"storage.azure.sasToken": "sig=canary"}
 
 
@@ -33,7 +34,7 @@ def nothing_of_this_machine(monkeypatch):
     for name in ("HADOOP_CONF_DIR", "HADOOP_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(once, "_given", set())
-    check_login.cache_clear()
+    storage_module._check_login.cache_clear()
 
 
 def storage_of(options):
@@ -164,7 +165,7 @@ def page(body=b"{}", status=200, **headers):
 def hdfs_at(*addresses, **settings):
     url = StoreUrl.parse("hdfs://nn/t")
     given = {f"storage.hdfs.{name}": text for name, text in {"token": "canary", **settings}.items()}
-    return WebHdfs(addresses, settings_for(url, given))
+    return HdfsStore(url, settings_for(url, given)).connect(addresses)
 
 
 def test_a_relative_location_of_a_proxy_is_followed(server):
@@ -224,8 +225,8 @@ def test_no_netrc_logs_in(server, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    asked = server(page(b'{"FileStatus": {"length": 1}}'))
-    assert hdfs_at(asked.url).length("/x") == 1  # nor does the environment's proxy count
+    asked = server(page(json.dumps({"FileStatus": STATUS}).encode()))
+    assert hdfs_at(asked.url).status("/x").size == 1  # nor does the environment's proxy count
     monkeypatch.delenv("http_proxy")
     for made in (guard, ignore_netrc):
         with requests.Session() as session:

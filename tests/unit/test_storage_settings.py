@@ -7,7 +7,7 @@ import pytest
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.storage import Storage, StoreUrl
-from krishiv_spark.storage.settings import settings_for
+from krishiv_spark.storage.storage import settings_for
 
 SECRET = "hunter2-very-secret"
 SECRETS = {
@@ -69,7 +69,7 @@ def test_a_bad_value_is_told():
 
 @pytest.mark.parametrize("place", PLACES)
 def test_no_secret_is_in_what_is_shown_or_raised(place, monkeypatch):
-    monkeypatch.setattr("krishiv_spark.storage.patience._FIRST_CONTACT_S", 0.1)
+    monkeypatch.setattr("krishiv_spark.runtime.contact._FIRST_CONTACT_S", 0.1)
     storage = Storage.of(SECRETS)
     folder = storage.folder(place)
     settings = settings_for(StoreUrl.parse(place), SECRETS)
@@ -83,7 +83,7 @@ def test_no_secret_is_in_what_is_shown_or_raised(place, monkeypatch):
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("proxy", [PROXY, f"no scheme {SECRET}@:"])
 def test_a_login_of_a_proxy_is_not_shown(place, proxy, monkeypatch):
-    monkeypatch.setattr("krishiv_spark.storage.patience._FIRST_CONTACT_S", 0.1)
+    monkeypatch.setattr("krishiv_spark.runtime.contact._FIRST_CONTACT_S", 0.1)
     kind = StoreUrl.parse(place).kind
     given = {**SECRETS, f"storage.{kind}.proxy": proxy}
     with pytest.raises((StorageError, OptionError)) as caught:

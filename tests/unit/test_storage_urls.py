@@ -4,6 +4,7 @@ import pytest
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.storage import StoreUrl
+from krishiv_spark.storage.azure import AzureSettings, AzureStore
 
 ODD = "a b+c%20ä=1"
 
@@ -98,4 +99,5 @@ def test_a_folder_of_another_machine_is_refused():
 )
 def test_an_azure_url_names_account_and_cloud(host, account, endpoint):
     url = StoreUrl.parse(f"abfss://c@{host}/x")
-    assert (url.bucket, url.account, url.endpoint) == ("c", account, endpoint)
+    store = AzureStore(url, AzureSettings())
+    assert (url.bucket, url.account, store.url_endpoint) == ("c", account, endpoint)

@@ -165,7 +165,7 @@ def copy_files(
         names: By such a path, another one relative to the new checkpoint.
     """
     copy = partial(_copy, old, new, names or {})
-    for _ in old.storage.files(old.location).each(copy, list(paths)):
+    for _ in old.storage.files(old.location).map(copy, list(paths)):
         pass
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from krishiv_spark.runtime import contacts as reached
-from krishiv_spark.storage import be_patient
-from krishiv_spark.storage.settings import S3Settings
+from krishiv_spark.runtime import contact
+from krishiv_spark.storage import use_long_timeouts
+from krishiv_spark.storage.s3 import S3Settings
 
 PLACE = ("s3", "box")
 
@@ -18,24 +18,24 @@ def settings(**given):
 
 
 def test_a_store_that_never_answered_is_given_up_within_10_seconds():
-    found = settings().patience(PLACE)
-    assert found.is_short
+    found = settings().timeouts(PLACE)
+    assert found.is_first_contact
     assert found.total_s + found.request_s < 10  # one more may begin at the end of it
 
 
 def test_a_user_says_how_long_the_first_request_may_take_too():
-    assert settings(timeout="60 s").patience(PLACE).request_s == 60
+    assert settings(timeout="60 s").timeouts(PLACE).request_s == 60
 
 
 def test_a_store_that_has_answered_is_waited_for_and_no_other():
-    settings().note_answer(PLACE)
-    assert not settings().patience(PLACE).is_short
-    assert settings(endpoint="http://other").patience(PLACE).is_short
+    settings().record_answer(PLACE)
+    assert not settings().timeouts(PLACE).is_first_contact
+    assert settings(endpoint="http://other").timeouts(PLACE).is_first_contact
 
 
 def test_tasks_and_commits_wait_for_all_of_them():
-    be_patient()
-    assert settings().patience(PLACE).total_s > 60
+    use_long_timeouts()
+    assert settings().timeouts(PLACE).total_s > 60
 
 
 # --- of the whole application
@@ -52,23 +52,23 @@ def application(tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.usefixtures("application")
 def test_a_new_process_of_a_running_query_waits_for_what_another_one_has_reached():
-    settings().note_answer(PLACE)
+    settings().record_answer(PLACE)
     code = (
-        "from krishiv_spark.storage.settings import S3Settings\n"
-        "print(S3Settings.parse({}, 'storage.s3').patience(('s3', 'box')).is_short)"
+        "from krishiv_spark.storage.s3 import S3Settings\n"
+        "print(S3Settings.parse({}, 'storage.s3').timeouts(('s3', 'box')).is_first_contact)"
     )
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert made.stdout.split() == ["False"]
 
 
 def test_what_is_noted_says_nothing_to_others(application):
-    settings(endpoint="http://hunter2", secretAccessKey="hunter3").note_answer(PLACE)
+    settings(endpoint="http://hunter2", secretAccessKey="hunter3").record_answer(PLACE)
     (noted,) = (application / "krishiv-reached").iterdir()
     assert "hunter" not in noted.name + noted.read_text()
 
 
 def test_without_an_application_it_is_known_in_the_process(monkeypatch):
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
-    assert not reached.was_reached("it")
-    reached.note_reached("it")
-    assert reached.was_reached("it")
+    assert not contact.has_contacted("it")
+    contact.record_contact("it")
+    assert contact.has_contacted("it")
