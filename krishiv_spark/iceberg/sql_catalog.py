@@ -71,12 +71,19 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
     def _check_file(self, connection: Connection) -> None:
         """Refuse a transaction of a file that the catalog's path does not lead to any more.
 
+        A refused transaction is rolled back here. SQLAlchemy takes a transaction for completed
+        when its commit has raised: without that, the next statement of the connection would read
+        the changes that were not committed, and an epoch would count as committed by them.
+
         Raises:
             CatalogReplacedError: If it leads elsewhere.
         """
-        del connection
         if self.catalog_file is not None:
-            self.catalog_file.check()
+            try:
+                self.catalog_file.check()
+            except BaseException:
+                connection.connection.rollback()
+                raise
 
     @cached_property
     def _row(self) -> Any:

@@ -12,7 +12,9 @@ from iceberg_life import TABLE, IcebergLife, at_next_commit, catalog_of, ids, nu
 
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.embedded import CatalogFile, CatalogReplacedError
 from krishiv_spark.iceberg.options import IcebergOptions
+from krishiv_spark.iceberg.sql_catalog import CachingSqlCatalog
 
 CATALOGS = {"embedded": {}, "named": {"catalog.uri": "sqlite:///{}/catalog.db"}}
 
@@ -52,6 +54,29 @@ def test_an_epoch_that_only_the_replaced_catalog_has_is_written_again(place, rem
     assert ids(place.folder) == list(range(30))
     if remove is move:
         assert catalog_row(place.root / "old") == 20
+
+
+def test_a_refused_transaction_is_rolled_back(place, monkeypatch):
+    """The catalog's path cannot be read for a moment, right before SQLite's COMMIT.
+
+    SQLAlchemy leaves the transaction open: a connection that reads its own changes would report an
+    epoch as committed, and its rows would be lost.
+    """
+    catalog = CachingSqlCatalog("krishiv", uri=f"sqlite:///{place.folder}/catalog.db")
+    table, check, made = catalog.load_table(TABLE), CatalogFile.check, []
+
+    def fail_before_commit(file):
+        made.append(file)
+        if len(made) == 3:  # before, the table is read, and the transaction begins
+            raise CatalogReplacedError("for a moment")
+        check(file)
+
+    monkeypatch.setattr(CatalogFile, "check", fail_before_commit)
+    with pytest.raises(CatalogReplacedError, match="for a moment"):
+        table.transaction().set_properties({"epoch": "2"}).commit_transaction()
+    assert "epoch" not in catalog.load_table(TABLE).properties
+    catalog.load_table(TABLE).transaction().set_properties({"epoch": "2"}).commit_transaction()
+    assert catalog.load_table(TABLE).properties["epoch"] == "2"
 
 
 def catalog_row(folder):
