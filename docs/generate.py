@@ -34,7 +34,7 @@ from krishiv_spark.jobs.depots import Depot
 from krishiv_spark.jobs.models import JobInput, JobModel, JobOutput, JobSpec, JobStep, Streaming
 from krishiv_spark.jobs.values import NOT_USED
 from krishiv_spark.kafka.client import KafkaFailedError, KafkaRefusedError
-from krishiv_spark.kafka.records.wanted import RecordError
+from krishiv_spark.kafka.records.scanner import RecordError
 from krishiv_spark.metrics.figures import METRICS
 from krishiv_spark.options import Options
 from krishiv_spark.parquet.footers import (

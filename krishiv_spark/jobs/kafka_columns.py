@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.kafka.records.columns import SCHEMA
+from krishiv_spark.kafka.records.scanner import SCHEMA
 from krishiv_spark.sources.kafka.json_values import ERROR_COLUMN, RAW_COLUMN, UNKNOWN_COLUMN
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema, parse_fields

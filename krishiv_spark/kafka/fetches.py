@@ -221,7 +221,7 @@ def _to_error(answer: PartitionData) -> Exception:
 
 
 def _parse_headers(records: Any) -> Iterator[BatchHeader]:
-    from krishiv_spark.kafka.records.layout import CONTROL, HEADER, HEADER_BYTES, LOG_OVERHEAD
+    from krishiv_spark.kafka.records.batch_format import CONTROL, HEADER, HEADER_BYTES, LOG_OVERHEAD
 
     at = 0
     # The last batch may be truncated: its header is enough.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from krishiv_spark.kafka.records import Accumulator, await_warm
 from krishiv_spark.kafka.records.checksum import crc32c
-from krishiv_spark.kafka.records.rows import bytes_of
+from krishiv_spark.kafka.records.encode import view_bytes
 from krishiv_spark.sinks.kafka.batch_sender import BatchSender
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.partitioner import Partitioner
@@ -68,7 +68,7 @@ class Fingerprint:
 
     def _add_bytes(self, name: str, column: pa.Array) -> None:
         spans = np.zeros((2, len(column)), np.int32)
-        data = bytes_of(column, spans, name)
+        data = view_bytes(column, spans, name)
         begins, sizes = spans
         self._sum(f"{name} sizes", sizes)
         if len(sizes):  # of a slice, whose buffer has the bytes of other rows as well

@@ -23,7 +23,7 @@ from krishiv_spark.kafka.records import (
     await_warm,
     decode,
 )
-from krishiv_spark.kafka.records.wanted import INFLATED_BYTES
+from krishiv_spark.kafka.records.scanner import INFLATED_BYTES
 from krishiv_spark.messages.exception_chains import raise_alone
 from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sources.kafka.losses import (

@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from krishiv_spark.arrow.time_zones import Zone
 from krishiv_spark.kafka.config import KafkaOptions
-from krishiv_spark.kafka.records.wanted import INFLATED_BYTES
+from krishiv_spark.kafka.records.scanner import INFLATED_BYTES
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.sources.base import SourceOptions

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from krishiv_spark.arrow.schemas import conform, pruned
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.kafka.records.columns import SCHEMA
+from krishiv_spark.kafka.records.scanner import SCHEMA
 from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.sources.kafka.json_types import EVERY_TIME, JsonRules, build_form
 from krishiv_spark.sources.kafka.json_values import (

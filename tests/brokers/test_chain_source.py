@@ -18,7 +18,7 @@ from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import DataLossError, KrishivError, OptionError, StorageError
 from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster
-from krishiv_spark.kafka.records.columns import SCHEMA
+from krishiv_spark.kafka.records.scanner import SCHEMA
 from krishiv_spark.sinks.iceberg import marks
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.chain.reader import ChainOptions, ChainReader

@@ -10,7 +10,7 @@ from kafka_topics import LIMITS, Onlooker, make_topic
 
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.dev import open_cluster
-from krishiv_spark.kafka.records.partitioning import partition_rows
+from krishiv_spark.kafka.records.encode import partition_rows
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.writer import KafkaAtLeastOnceWriter, KafkaWriter

@@ -15,7 +15,7 @@ import krishiv_spark.kafka.records as codec
 from krishiv_spark.kafka.records import RecordRange, decode
 
 PACKAGE = codec.__name__
-KERNELS = ["jit", "scan", "write", "crckernel"]
+KERNELS = ["jit", "read_kernels", "write_kernels"]
 PATHS = ["compiled", "interpreted"]
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

@@ -22,7 +22,7 @@ from krishiv_spark.kafka.records import (
     RecordError,
     RecordRange,
     decode,
-    scanning,
+    scanner,
     warm_up,
 )
 
@@ -132,11 +132,11 @@ def main(seconds, seed):
         rest = outcome(data, skip=dead.append)
         # What is skipped is what fails otherwise, unless the whole response makes no sense.
         assert found == rest if not dead else isinstance(found, str), (one, found, rest, dead)
-        usual = scanning._ROOM
-        scanning._ROOM = fuzzer.random.choice([1, 7, 100, 5000])
+        usual = scanner._ROOM
+        scanner._ROOM = fuzzer.random.choice([1, 7, 100, 5000])
         again = []
         in_pieces = outcome(data, skip=again.append)
-        scanning._ROOM = usual
+        scanner._ROOM = usual
         assert (rest, {d.first_offset for d in dead}) == (
             in_pieces,
             {d.first_offset for d in again},

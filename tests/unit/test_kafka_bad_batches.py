@@ -19,7 +19,7 @@ from krishiv_spark.kafka.records import (
     RecordError,
     RecordRange,
     decode,
-    scanning,
+    scanner,
 )
 
 SQUEEZED = CODECS[1:]
@@ -195,8 +195,8 @@ def test_around_the_limit_a_batch_is_whole_or_not_there(given, codec, more, room
     squeezed = changed(plain, packed, attributes=CODECS.index(codec))
     limit = max(len(plain) - 61 + more, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scanning, "_ROOM", room)
-        patch.setattr(scanning, "HEADER_MEMORY", 0)
+        patch.setattr(scanner, "_ROOM", room)
+        patch.setattr(scanner, "HEADER_MEMORY", 0)
         whole = rows(plain)
         data = some(3, 0) + squeezed + some(3, 100)
         found, dead = skipped(data, limit=limit)
@@ -222,7 +222,7 @@ def test_pieces_of_any_size_give_the_same_rows(given, room, skips):
     expected = rows(data)
     policy = BatchPolicy(skip=pytest.fail if skips else None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scanning, "_ROOM", room)
+        patch.setattr(scanner, "_ROOM", room)
         assert rows(data, policy=policy) == expected
 
 
@@ -240,7 +240,7 @@ def test_pieces_of_any_size_find_the_same_faults(given, codec, found, room, befo
     data = around(bombs.batch(b"", len(given), codec=codec, packed=bytes(packed), last_delta=19))
     whole = skipped(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scanning, "_ROOM", room)
+        patch.setattr(scanner, "_ROOM", room)
         offsets, dead = skipped(data)
     assert (offsets, len(dead)) == (whole[0], len(whole[1]))
 

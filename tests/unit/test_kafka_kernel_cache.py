@@ -26,11 +26,11 @@ if sys.argv[2:]:  # another user, who may not enter the folder of this Python: i
     os.setgroups([]), os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
     for name in [name for name in sys.modules if name.startswith("krishiv_spark.kafka.records")]:
         del sys.modules[name]
-from krishiv_spark.kafka.records import checksum, crckernel, scan, warm_up, write
+from krishiv_spark.kafka.records import checksum, read_kernels, warm_up, write_kernels
 if sys.argv[1] == "all":
     warm_up()
-assert checksum._by_kernel()(b"123456789", 0) == 0xE3069283
-found = [one for room in (crckernel, scan, write) for one in vars(room).values()]
+assert checksum._load_kernel()(b"123456789", 0) == 0xE3069283
+found = [one for room in (read_kernels, write_kernels) for one in vars(room).values()]
 kernels = [one for one in found if hasattr(one, "stats")]
 print("hits", sum(sum(one.stats.cache_hits.values()) for one in kernels))
 print("misses", sum(sum(one.stats.cache_misses.values()) for one in kernels))

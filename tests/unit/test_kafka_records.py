@@ -323,8 +323,13 @@ def test_each_kernel_is_compiled_for_one_kind_of_arguments(path):
     for data in (batch, bytearray(batch), np.array([*batch], np.uint8)):
         list(decode(data, ALL).batches)
     list(decode(build(some(3), codec="gzip"), ALL).batches)
-    scan = modules("compiled")["krishiv_spark.kafka.records.scan"]
-    for kernel in (scan.walk, scan.parse, scan.unfold, scan.gather):
+    kernels = modules("compiled")["krishiv_spark.kafka.records.read_kernels"]
+    for kernel in (
+        kernels.walk_batches,
+        kernels.parse_records,
+        kernels.locate_headers,
+        kernels.gather,
+    ):
         assert len(kernel.signatures) == 1, kernel
 
 
@@ -362,5 +367,5 @@ def test_a_numba_that_no_longer_has_the_option_is_used_without_it(monkeypatch):
         raise KeyError(f"Unrecognized options: {options}")
 
     monkeypatch.setattr(jit, "njit", njit)
-    assert jit._uncounted() == {}
+    assert jit._find_uncounted_option() == {}
     assert logging.getLogger(jit.__name__).name == jit.__name__

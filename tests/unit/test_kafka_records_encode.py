@@ -366,13 +366,18 @@ def test_warming_up_loads_every_kernel(path):
         loaded = modules(path).values()
         found = [k for module in loaded for k in vars(module).values() if hasattr(k, "signatures")]
         assert {k.py_func.__name__ for k in found if k.signatures} >= {
-            "walk", "parse", "unfold", "gather", "append", "sort", "place",
+            "walk_batches", "parse_records", "locate_headers", "gather",
+            "append_records", "sort_by_partition", "choose_partitions",
         }  # fmt: skip
 
 
 def test_each_kernel_is_compiled_for_one_kind_of_arguments(path):
     if path != "compiled":
         pytest.skip("nothing is compiled")
-    write = modules("compiled")["krishiv_spark.kafka.records.write"]
-    for kernel in (write.append, write.sort, write.place):
+    kernels = modules("compiled")["krishiv_spark.kafka.records.write_kernels"]
+    for kernel in (
+        kernels.append_records,
+        kernels.sort_by_partition,
+        kernels.choose_partitions,
+    ):
         assert len(kernel.signatures) == 1, kernel

@@ -329,10 +329,10 @@ def test_rows_of_a_changed_record_are_those_that_another_client_reads(given, fou
 # ---------------------------------------------------------------- checksums
 
 
-@pytest.mark.parametrize("means", ["_by_processor", "_by_kernel", "_by_client"])
+@pytest.mark.parametrize("load", ["_load_native", "_load_kernel", "_load_client"])
 @given(data=st.binary(max_size=100), cut=st.integers(0, 100))
-def test_all_checksums_are_the_same(means, data, cut):
-    function = getattr(checksum, means)()
+def test_all_checksums_are_the_same(load, data, cut):
+    function = getattr(checksum, load)()
     if function is None:
         pytest.skip("nothing is compiled")
     assert function(data, 0) == calc_crc32c(data)
@@ -345,7 +345,7 @@ def test_the_checksum_of_the_specification():
 
 def test_without_the_package_the_next_best_is_taken(monkeypatch, path):
     monkeypatch.setitem(sys.modules, "crc32c", None)
-    assert checksum._by_processor() is None
-    found = checksum.means.__wrapped__()
+    assert checksum._load_native() is None
+    found = checksum.choose_crc32c.__wrapped__()
     assert found(b"123456789", 0) == 0xE3069283
-    assert found.__qualname__.startswith("_by_kernel" if path == "compiled" else "_by_client")
+    assert found.__qualname__.startswith("_load_kernel" if path == "compiled" else "_load_client")

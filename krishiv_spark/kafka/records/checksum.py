@@ -1,4 +1,4 @@
-"""CRC-32C, by the fastest means that is installed."""
+"""CRC-32C, by the fastest installed implementation."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["crc32c", "means"]
+__all__ = ["choose_crc32c", "crc32c"]
 
-# Castagnoli's, with its bits in the opposite order.
 _POLYNOMIAL = 0x82F63B78
+"""Castagnoli's polynomial with its bits reversed."""
 
 
 def crc32c(data: Any, before: int = 0) -> int:
-    """The checksum of bytes.
+    """Return the checksum of bytes.
 
     Args:
-        data: Bytes, or whatever lends its bytes.
-        before: Checksum of what comes before these.
+        data: Bytes, or an object with the buffer protocol.
+        before: Checksum of the bytes before these.
     """
-    return means()(data, before)
+    return choose_crc32c()(data, before)
 
 
 @functools.cache
-def means() -> Callable[[Any, int], int]:
-    """What `crc32c` calls, for those that call it for each of many."""
-    return _by_processor() or _by_kernel() or _by_client()
+def choose_crc32c() -> Callable[[Any, int], int]:
+    """Return the implementation of `crc32c`, for loops that call it many times."""
+    return _load_native() or _load_kernel() or _load_client()
 
 
-def _by_processor() -> Callable[[Any, int], int] | None:
+def _load_native() -> Callable[[Any, int], int] | None:
     try:
         from crc32c import crc32c as function
     except ImportError:
@@ -39,25 +39,25 @@ def _by_processor() -> Callable[[Any, int], int] | None:
     return cast("Callable[[Any, int], int]", function)
 
 
-def _by_kernel() -> Callable[[Any, int], int] | None:
+def _load_kernel() -> Callable[[Any, int], int] | None:
     from krishiv_spark.kafka.records.jit import COMPILED
 
     if not COMPILED:
         return None
-    from krishiv_spark.kafka.records.crckernel import update
+    from krishiv_spark.kafka.records.read_kernels import update_crc
 
-    table = _table()
-    return lambda data, before: update(np.frombuffer(data, np.uint8), before, table)
+    table = _build_table()
+    return lambda data, before: update_crc(np.frombuffer(data, np.uint8), before, table)
 
 
-def _by_client() -> Callable[[Any, int], int]:
+def _load_client() -> Callable[[Any, int], int]:
     from kafka.record._crc32c import crc_update
 
     return lambda data, before: int(crc_update(before, memoryview(data)))
 
 
-def _table() -> NDArray[np.int64]:
-    """What each byte does to the checksum, with 0 to 7 bytes after it."""
+def _build_table() -> NDArray[np.int64]:
+    """Return the effect of each byte on the checksum, if 0 to 7 bytes follow it."""
     first = np.arange(256, dtype=np.int64)
     for _ in range(8):
         first = np.where(first & 1, (first >> 1) ^ _POLYNOMIAL, first >> 1)

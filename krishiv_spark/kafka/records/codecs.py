@@ -1,7 +1,7 @@
-"""The codecs of Kafka: how records of a batch are compressed as a whole.
+"""Kafka's codecs, which compress the records of a batch as a whole.
 
-Two of them have a frame of their own. Snappy comes in the blocks of Java's xerial library, or raw;
-LZ4 in frames whose blocks do not depend on each other, since Java's client reads no others.
+Two of them have a special frame. Snappy has the blocks of Java's xerial library, or none; LZ4 has
+frames with independent blocks, since Java's client reads no others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 __all__ = ["InflateError", "Inflation", "deflate"]
 
 _XERIAL = b"\x82SNAPPY\x00"
-# Its version, and the oldest one that can read it.
+# The header has its version, and the oldest version that can read it.
 _XERIAL_HEADER = _XERIAL + struct.pack(">ii", 1, 1)
 # The default of xerial's SnappyOutputStream.
 _XERIAL_BLOCK = 32 * 1024
@@ -24,64 +24,63 @@ _XERIAL_BLOCK = 32 * 1024
 # Frame of version 1 with independent blocks of at most 64 KiB, as Java's client writes it.
 _LZ4_HEADER = bytes.fromhex("04224d18604082")
 _LZ4_BLOCK = 64 * 1024
-# In the size of a block: it is not compressed.
+# This bit in the size of a block means that it is not compressed.
 _LZ4_STORED = 0x80000000
 
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
-# Magic, flags, window, dictionary and size take no more.
+# Maximum size of magic, flags, window, dictionary and size together.
 _ZSTD_HEADER = 18
 
-# A copy of 64 bytes takes snappy 3: nothing grows more than that.
+# Snappy encodes a copy of 64 bytes in 3: no other element has a greater ratio.
 _SNAPPY_MOST = 22
 
 _FIRST_READ = 8 * 1024
 
 _ALLOCATION = re.compile(r"(?i)allocation|(?<!too much )memory")
-"""Messages of zlib, LZ4 and Zstandard for a lack of memory; not for a window that is too large."""
+"""Messages of zlib, LZ4 and Zstandard for a lack of memory, except for too large a window."""
 
-
-# In a byte of a number: more follow.
 _MORE = 0x80
+"""The bit in a byte of a varint that announces another byte."""
 
 
 class InflateError(Exception):
-    """Compressed bytes are damaged, or become more than is allowed."""
+    """Compressed bytes are damaged, or exceed the limit after decompression."""
 
 
 class Inflation:
-    """The records of one batch while they are decompressed, piece after piece.
+    """A decompression of the records of one batch, piece by piece.
 
     Args:
-        codec: Its name in Kafka; not "none".
+        codec: Name of the codec in Kafka; not "none".
         data: The compressed bytes, without the batch's header.
-        most: Bytes that they may become.
+        most: Maximum number of bytes after decompression.
 
     Raises:
-        InflateError: If the bytes announce that they become more.
+        InflateError: If the bytes announce a larger size.
     """
 
     def __init__(self, codec: str, data: memoryview, most: int) -> None:
         self._codec = codec
         self._most = self._left = most
         self._guess = max(_FIRST_READ, 4 * len(data))
-        # An announced size proves nothing: it is only a reason to stop early.
-        if _announced_size(codec, data) > most:
-            raise _too_large(most)
-        self._blocks = _snappy_blocks(data) if codec == "snappy" else iter(())
+        # An announced size can be wrong: it is only a reason to stop early.
+        if _read_announced_size(codec, data) > most:
+            raise _make_size_error(most)
+        self._blocks = _iter_snappy_blocks(data) if codec == "snappy" else iter(())
         self._block = next(self._blocks, None)
         self._stream: Any = None if codec == "snappy" else _open_stream(codec, data)
 
     def read_into(self, arena: bytearray, least: int) -> bool:
-        """Append at least so many bytes to an arena, or all that are left.
+        """Append at least `least` bytes to an arena, or the rest if it is smaller.
 
         A block of snappy is appended as a whole; the other codecs append exactly `least` bytes.
 
         Returns:
-            Whether there may be more.
+            True if there may be more.
 
         Raises:
-            InflateError: If they are damaged, or become more than is allowed.
-            MemoryError: If this process may have no more memory, which says nothing of the bytes.
+            InflateError: If the bytes are damaged or exceed the limit.
+            MemoryError: If this process gets no more memory, whatever the state of the bytes.
         """
         before = len(arena)
         try:
@@ -89,7 +88,7 @@ class Inflation:
                 self._append_blocks(arena, least)
             else:
                 self._append_stream(arena, least)
-        except MemoryError:  # Arrow's own is an ArrowException too
+        except MemoryError:  # Arrow's MemoryError is an ArrowException too
             raise
         except (pa.ArrowException, OSError) as error:
             if _ALLOCATION.search(str(error)):
@@ -98,11 +97,11 @@ class Inflation:
         found = len(arena) - before
         self._left -= found
         if self._left < 0:
-            raise _too_large(self._most)
+            raise _make_size_error(self._most)
         return self._block is not None if self._stream is None else found >= least
 
     def _append_stream(self, arena: bytearray, least: int) -> None:
-        # One byte more than is allowed shows that there are too many.
+        # One byte more than the limit proves that it is exceeded.
         begin = filled = len(arena)
         end = begin + min(least, self._left + 1)
         while filled < end:
@@ -118,9 +117,9 @@ class Inflation:
     def _append_blocks(self, arena: bytearray, least: int) -> None:
         filled = 0
         while self._block is not None and filled < least:
-            filled += _snappy_size(self._block)
+            filled += _read_snappy_size(self._block)
             if filled > self._left:
-                raise _too_large(self._most)
+                raise _make_size_error(self._most)
             arena += _inflate_snappy(self._block)
             self._block = next(self._blocks, None)
 
@@ -129,7 +128,7 @@ def _open_stream(codec: str, data: memoryview) -> Any:
     return pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), codec)
 
 
-def _announced_size(codec: str, data: memoryview) -> int:
+def _read_announced_size(codec: str, data: memoryview) -> int:
     """Return the size that the first frame announces; 0 if it announces none."""
     if codec == "zstd" and data[:4] == _ZSTD_MAGIC and len(data) > _ZSTD_HEADER:
         flags = data[4]
@@ -143,11 +142,11 @@ def _announced_size(codec: str, data: memoryview) -> int:
     return 0
 
 
-def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
-    return _xerial_blocks(data) if data[: len(_XERIAL)] == _XERIAL else iter((data,))
+def _iter_snappy_blocks(data: memoryview) -> Iterator[memoryview]:
+    return _iter_xerial_blocks(data) if data[: len(_XERIAL)] == _XERIAL else iter((data,))
 
 
-def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
+def _iter_xerial_blocks(data: memoryview) -> Iterator[memoryview]:
     at = len(_XERIAL_HEADER)
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big", signed=True)
@@ -159,15 +158,15 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
 
 
 def _inflate_snappy(data: memoryview) -> bytes:
-    size = _snappy_size(data)
+    size = _read_snappy_size(data)
     if size > _SNAPPY_MOST * len(data):
         raise InflateError(f"{len(data)} bytes of snappy cannot become {size}")
     out: bytes = pa.decompress(data, decompressed_size=size, codec="snappy", asbytes=True)
     return out
 
 
-def _snappy_size(data: memoryview) -> int:
-    """The size that a block has by its own account, in its first bytes."""
+def _read_snappy_size(data: memoryview) -> int:
+    """Return the size that the first bytes of a block announce."""
     size = 0
     for i, byte in enumerate(data[:5]):
         size |= (byte & 0x7F) << (7 * i)
@@ -176,7 +175,7 @@ def _snappy_size(data: memoryview) -> int:
     raise InflateError("a block of snappy does not start with its size")
 
 
-def _too_large(most: int) -> InflateError:
+def _make_size_error(most: int) -> InflateError:
     return InflateError(f"becomes more than the {most} bytes that 'maxInflatedBytes' allows")
 
 
@@ -184,42 +183,42 @@ def deflate(codec: str, level: int | None, data: memoryview) -> bytes:
     """Compress the records of a batch.
 
     Args:
-        codec: Its name in Kafka; not "none".
-        level: The codec's own measure of effort; None for its default.
-        data: The records as they follow the batch's header.
+        codec: Name of the codec in Kafka; not "none".
+        level: The codec's compression level; None for its default.
+        data: The records, without the batch's header.
     """
     return _DEFLATORS[codec](level, data)
 
 
-def _whole(name: str) -> Callable[[int | None, memoryview], bytes]:
+def _make_compressor(name: str) -> Callable[[int | None, memoryview], bytes]:
     def compress(level: int | None, data: memoryview) -> bytes:
-        return _block(pa.Codec(name, compression_level=level), data)
+        return _compress_block(pa.Codec(name, compression_level=level), data)
 
     return compress
 
 
-def _block(codec: Any, data: memoryview) -> bytes:
+def _compress_block(codec: Any, data: memoryview) -> bytes:
     compressed: bytes = codec.compress(data, asbytes=True)
     return compressed
 
 
-def _blocks(data: memoryview, size: int) -> Iterator[memoryview]:
+def _split_blocks(data: memoryview, size: int) -> Iterator[memoryview]:
     return (data[at : at + size] for at in range(0, len(data), size))
 
 
-def _xerial(_: int | None, data: memoryview) -> bytes:
+def _compress_xerial(_: int | None, data: memoryview) -> bytes:
     out = [_XERIAL_HEADER]
-    for block in _blocks(data, _XERIAL_BLOCK):
-        packed = _block(pa.Codec("snappy"), block)
+    for block in _split_blocks(data, _XERIAL_BLOCK):
+        packed = _compress_block(pa.Codec("snappy"), block)
         out += [struct.pack(">i", len(packed)), packed]
     return b"".join(out)
 
 
-def _lz4(level: int | None, data: memoryview) -> bytes:
+def _compress_lz4(level: int | None, data: memoryview) -> bytes:
     codec = pa.Codec("lz4_raw", compression_level=level)
     out: list[bytes | memoryview] = [_LZ4_HEADER]
-    for block in _blocks(data, _LZ4_BLOCK):
-        packed = _block(codec, block)
+    for block in _split_blocks(data, _LZ4_BLOCK):
+        packed = _compress_block(codec, block)
         if len(packed) < len(block):
             out += [struct.pack("<I", len(packed)), packed]
         else:
@@ -229,8 +228,8 @@ def _lz4(level: int | None, data: memoryview) -> bytes:
 
 
 _DEFLATORS: dict[str, Callable[[int | None, memoryview], bytes]] = {
-    "gzip": _whole("gzip"),
-    "snappy": _xerial,
-    "lz4": _lz4,
-    "zstd": _whole("zstd"),
+    "gzip": _make_compressor("gzip"),
+    "snappy": _compress_xerial,
+    "lz4": _compress_lz4,
+    "zstd": _make_compressor("zstd"),
 }

@@ -1,9 +1,15 @@
-"""From what a Fetch brought of one partition to Arrow rows."""
+"""The decoder from the response to a Fetch about one partition to Arrow rows.
+
+Aborted transactions are found as in Java's consumer (``CompletedFetch``): a transaction in the list
+of the response starts when a batch reaches its first offset, and ends with its control record.
+"""
 
 from __future__ import annotations
 
+import heapq
+import struct
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -11,28 +17,49 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.kafka.records.checksum import means
-from krishiv_spark.kafka.records.columns import SCHEMA, record_batch
-from krishiv_spark.kafka.records.layout import (
+from krishiv_spark.kafka.records.batch_format import (
+    ABORT,
+    ATTRIBUTES,
     ATTRIBUTES_AT,
+    BASE,
+    BATCH_WIDTH,
     CONTROL,
+    COUNT,
+    CRC,
+    END,
+    GOOD,
     HEADER_BYTES,
+    LAST,
     MAGIC_AT,
     MAX_INT32,
     MAX_INT64,
+    PRODUCER,
+    SIZE,
+    START,
+    TRANSACTIONAL,
 )
-from krishiv_spark.kafka.records.scanning import FAULTS, BadBatchError, Scanner, Window
-from krishiv_spark.kafka.records.transactions import Aborted, aborted_rows, control_type
-from krishiv_spark.kafka.records.wanted import (
+from krishiv_spark.kafka.records.checksum import choose_crc32c
+from krishiv_spark.kafka.records.scanner import (
+    FAULTS,
+    SCHEMA,
+    BadBatchError,
     BatchPolicy,
     DeadBatch,
     RecordError,
     RecordRange,
+    Scanner,
+    Window,
+    build_record_batch,
 )
 
 __all__ = ["Decoded", "decode"]
 
-# Positions in what is parsed at once, which is up to `_ROOM` and one batch, have 31 bits.
+Aborted = tuple[int, int]
+"""Producer id and first offset of an aborted transaction, as in the response to a Fetch."""
+
+_CONTROL_KEY = struct.Struct(">hh")
+
+# Positions in the bytes that are parsed at once, up to `_ROOM` and one batch, have 31 bits.
 _MOST_INFLATED = 2**30
 
 _ALL = frozenset(SCHEMA.names)
@@ -41,16 +68,16 @@ _DEFAULT = BatchPolicy()
 
 @dataclass(frozen=True)
 class Decoded:
-    """Rows of one partition, and where to go on.
+    """The rows of one partition in a response, and the next offset.
 
     Attributes:
-        batches: The rows, in batches of at most 65 536 rows and about 32 MiB; decoded as they are
-            asked for, and only once. Taking one raises `RecordError` if records are damaged, or a
-            batch cannot be delivered and the policy skips none.
-        next_offset: Every wanted row before this offset is in the batches. It is the range's end
-            when nothing else is wanted, and its start when no batch was complete.
-        consumed: Bytes of complete batches. When it is 0 although there were bytes, the fetch was
-            too small for one batch.
+        batches: The rows, in batches of at most 65 536 rows and about 32 MiB. They are decoded on
+            demand, and only once. The iterator raises `RecordError` if records are damaged, or if a
+            batch cannot be delivered and the policy does not skip it.
+        next_offset: The batches contain every row of the range before this offset. It is the
+            range's end if all of it was read, and its start if no batch was complete.
+        consumed: Number of bytes of complete batches. If it is 0 although there were bytes, the
+            fetch was too small for one batch.
     """
 
     batches: Iterator[pa.RecordBatch]
@@ -68,17 +95,17 @@ def decode(
     """Decode the batches of one partition in a response to a Fetch.
 
     Args:
-        data: Batches one after the other; the last one may be cut off. It must stay as it is
-            until the rows are taken.
-        wanted: The partition, and the offsets that are wanted of it.
-        columns: Names of columns of `SCHEMA`; they come in its order.
-        aborted: Producer id and first offset of the aborted transactions that the response names;
-            their rows are left out, as for isolation level ``read_committed``.
-        policy: How large a batch may become, and what happens to one that cannot be delivered.
+        data: Consecutive batches; the last one may be truncated. It must not change until the rows
+            are decoded.
+        wanted: The partition, and the offsets to decode.
+        columns: Names of columns of `SCHEMA`, whose order the rows have.
+        aborted: Producer id and first offset of the aborted transactions in the response; their
+            rows are left out, as for isolation level ``read_committed``.
+        policy: The maximum size of a batch, and the action for a batch that cannot be delivered.
 
     Raises:
         RecordError: If the header of a batch is damaged or of another format.
-        ValueError: If there is no such column.
+        ValueError: If a column does not exist.
     """
     if unknown := set(columns) - _ALL:
         raise ValueError(f"no column {sorted(unknown)} among {', '.join(SCHEMA.names)}")
@@ -99,41 +126,41 @@ class _Response:
     policy: BatchPolicy
 
     def walk(self) -> tuple[NDArray[np.int64], int, int]:
-        """The table of complete batches, the offset after them, and their bytes."""
-        from krishiv_spark.kafka.records import scan
+        """Return the table of complete batches, the offset after them, and their size."""
+        from krishiv_spark.kafka.records import read_kernels
 
         if len(self.source) > MAX_INT32:
-            self.fail(self.wanted.start, f"{len(self.source)} bytes are more than a response has")
-        table = np.empty((len(self.source) // HEADER_BYTES + 1, scan.BATCH_WIDTH), np.int64)
+            self._fail(self.wanted.start, f"{len(self.source)} bytes are more than a response has")
+        table = np.empty((len(self.source) // HEADER_BYTES + 1, BATCH_WIDTH), np.int64)
         state = np.zeros(3, np.int64)
-        code = scan.walk(self.source, self.wanted.end, table, state)
+        code = read_kernels.walk_batches(self.source, self.wanted.end, table, state)
         found, consumed, next_offset = state.tolist()
-        if code != scan.GOOD:
+        if code != GOOD:
             magic = int(self.source[consumed + MAGIC_AT])
             at = next_offset if found else self.wanted.start
-            self.fail(at, f"the batch {FAULTS[code].format(magic=magic)}")
+            self._fail(at, f"the batch {FAULTS[code].format(magic=magic)}")
         return table[:found], next_offset, consumed
 
     def batches(
         self, table: NDArray[np.int64], aborted: tuple[Aborted, ...]
     ) -> Iterator[pa.RecordBatch]:
-        from krishiv_spark.kafka.records.scan import ATTRIBUTES, COUNT, LAST
-
-        self._check(table)
+        self._check_checksums(table)
         keep = (table[:, ATTRIBUTES] & CONTROL) == 0
         keep &= (table[:, LAST] >= self.wanted.start) & (table[:, COUNT] > 0)
         if aborted:
-            keep &= ~aborted_rows(table, aborted, lambda row: self._control(table[[row]]))
-        scanner = self._scanner(self.wanted)
-        windows = self._windows if self.policy.skip is None else self._good_windows
+            keep &= ~find_aborted_rows(
+                table, aborted, lambda row: self._read_control_type(table[[row]])
+            )
+        scanner = self._make_scanner(self.wanted)
+        windows = self._open_windows if self.policy.skip is None else self._filter_windows
         for window in windows(table[keep], scanner):
             try:
                 for rows in scanner.records(window):
-                    yield record_batch(rows, self.wanted, self.schema)
+                    yield build_record_batch(rows, self.wanted, self.schema)
             except BadBatchError as error:
-                raise self._error(window.batches[error.row], error) from error
+                raise self._make_error(window.batches[error.row], error) from error
 
-    def _scanner(self, wanted: RecordRange) -> Scanner:
+    def _make_scanner(self, wanted: RecordRange) -> Scanner:
         return Scanner(
             self.source,
             wanted,
@@ -142,8 +169,8 @@ class _Response:
             has_time="timestamp" in self.schema.names,
         )
 
-    def _windows(self, table: NDArray[np.int64], scanner: Scanner) -> Iterator[Window]:
-        """Decompress batches; refuse those that cannot be decompressed."""
+    def _open_windows(self, table: NDArray[np.int64], scanner: Scanner) -> Iterator[Window]:
+        """Decompress batches; refuse batches that cannot be decompressed."""
         while len(table):
             try:
                 window, past = scanner.open_window(table)
@@ -154,18 +181,18 @@ class _Response:
                 yield window
                 table = table[past:]
 
-    def _good_windows(self, table: NDArray[np.int64], scanner: Scanner) -> Iterator[Window]:
-        """Leave out batches that cannot be delivered, before any row of them is delivered.
+    def _filter_windows(self, table: NDArray[np.int64], scanner: Scanner) -> Iterator[Window]:
+        """Leave out batches that cannot be delivered, before any of their rows is delivered.
 
-        Each batch is judged as a whole, whichever of its offsets are wanted: another task that
-        reads another part of it has to come to the same decision.
+        The decision is about a whole batch, whichever of its offsets are wanted: another task that
+        reads another part of it must make the same decision.
         """
-        judge = replace(scanner, wanted=_everything(self.wanted))
-        for window in self._windows(table, scanner):
+        judge = replace(scanner, wanted=_whole_partition(self.wanted))
+        for window in self._open_windows(table, scanner):
             if window.large is not None and not self._is_good_large(window.large, judge):
                 window.batches, window.rest, window.large = window.batches[:-1], None, None
             past = len(window.batches) - (window.large is not None)
-            bad = self._bad_rows(window.data, window.batches[:past], judge)
+            bad = self._find_bad_rows(window.data, window.batches[:past], judge)
             window.batches = np.delete(window.batches, bad, axis=0)
             yield window
 
@@ -178,7 +205,7 @@ class _Response:
             return False
         return True
 
-    def _bad_rows(self, data: Any, batches: NDArray[np.int64], judge: Scanner) -> list[int]:
+    def _find_bad_rows(self, data: Any, batches: NDArray[np.int64], judge: Scanner) -> list[int]:
         """Refuse batches whose records cannot be read; return their rows in the table."""
         bad: list[int] = []
         first = 0
@@ -193,24 +220,22 @@ class _Response:
         return bad
 
     def _refuse(self, batch: NDArray[np.int64], error: BadBatchError) -> None:
-        """Skip a batch, or fail, as the policy has it.
+        """Skip a batch, or fail, according to the policy.
 
         Raises:
             RecordError: If a batch that cannot be delivered is an error.
         """
         if self.policy.skip is None:
-            raise self._error(batch, error) from error
-        self.policy.skip(self._dead(batch, error))
+            raise self._make_error(batch, error) from error
+        self.policy.skip(self._describe(batch, error))
 
-    def _dead(self, batch: NDArray[np.int64], error: BadBatchError) -> DeadBatch:
-        from krishiv_spark.kafka.records.scan import BASE, LAST, SIZE
-
+    def _describe(self, batch: NDArray[np.int64], error: BadBatchError) -> DeadBatch:
         topic, partition = self.wanted.topic, self.wanted.partition
         first, last, size = batch[[BASE, LAST, SIZE]].tolist()
         return DeadBatch(topic, partition, first, last, size, error.reason)
 
-    def _error(self, batch: NDArray[np.int64], error: BadBatchError) -> RecordError:
-        dead = self._dead(batch, error)
+    def _make_error(self, batch: NDArray[np.int64], error: BadBatchError) -> RecordError:
+        dead = self._describe(batch, error)
         offset = dead.first_offset if error.offset < 0 else error.offset
         return RecordError(
             f"{dead.topic}-{dead.partition} at offset {offset}: {dead.reason}. The batch has the "
@@ -219,37 +244,73 @@ class _Response:
             "option 'badBatches' to 'skip': its rows are then lost for this query"
         )
 
-    def _check(self, table: NDArray[np.int64]) -> None:
-        from krishiv_spark.kafka.records.scan import BASE, CRC, END, START
-
-        view, checksum = self.source.data, means()
+    def _check_checksums(self, table: NDArray[np.int64]) -> None:
+        view, checksum = self.source.data, choose_crc32c()
         columns = (table[:, column].tolist() for column in (START, END, BASE, CRC))
         for start, end, base, crc in zip(*columns, strict=True):
             if checksum(view[start + ATTRIBUTES_AT : end], 0) != crc:
-                self.fail(
+                self._fail(
                     base, "the checksum of the batch is wrong: it was damaged on its way or on disk"
                 )
 
-    def _control(self, batch: NDArray[np.int64]) -> int:
+    def _read_control_type(self, batch: NDArray[np.int64]) -> int:
         """Return the type of a control batch; one that cannot be read is always an error."""
-        from krishiv_spark.kafka.records.scan import BASE
-
-        everything = _everything(self.wanted)
+        everything = _whole_partition(self.wanted)
         scanner = Scanner(self.source, everything, min(self.policy.inflated_bytes, _MOST_INFLATED))
         try:
             window, _ = scanner.open_window(batch)
             for rows in scanner.records(window):
-                keys = record_batch(rows, everything, pa.schema([SCHEMA.field("key")]))
-                return control_type(keys.column(0)[0].as_py())
+                keys = build_record_batch(rows, everything, pa.schema([SCHEMA.field("key")]))
+                return parse_control_type(keys.column(0)[0].as_py())
         except BadBatchError as error:
-            raise self._error(batch[0], error) from error
+            raise self._make_error(batch[0], error) from error
         except ValueError as error:
-            self.fail(int(batch[0, BASE]), str(error))
+            self._fail(int(batch[0, BASE]), str(error))
         return -1
 
-    def fail(self, offset: int, what: str) -> NoReturn:
+    def _fail(self, offset: int, what: str) -> NoReturn:
         raise RecordError(f"{self.wanted.topic}-{self.wanted.partition} at offset {offset}: {what}")
 
 
-def _everything(wanted: RecordRange) -> RecordRange:
+def _whole_partition(wanted: RecordRange) -> RecordRange:
     return RecordRange(wanted.topic, wanted.partition, 0, MAX_INT64)
+
+
+def find_aborted_rows(
+    table: NDArray[np.int64], aborted: Iterable[Aborted], type_of: Callable[[int], int]
+) -> NDArray[np.bool_]:
+    """Return True for each batch of a table that belongs to an aborted transaction.
+
+    Args:
+        table: Batches, in order.
+        aborted: The aborted transactions.
+        type_of: A function from the row of a batch to the type of its control record.
+    """
+    waiting = [(first, producer) for producer, first in aborted]
+    heapq.heapify(waiting)
+    started: set[int] = set()
+    found = np.zeros(len(table), np.bool_)
+    for row, batch in enumerate(table[:, (LAST, ATTRIBUTES, PRODUCER)].tolist()):
+        last, attributes, producer = batch
+        while waiting and waiting[0][0] <= last:
+            started.add(heapq.heappop(waiting)[1])
+        if attributes & CONTROL:
+            if producer in started and type_of(row) == ABORT:
+                started.remove(producer)
+        elif attributes & TRANSACTIONAL:
+            found[row] = producer in started
+    return found
+
+
+def parse_control_type(key: bytes | None) -> int:
+    """Return the type of a control record, which is in its key.
+
+    Raises:
+        ValueError: If the key is not that of a control record.
+    """
+    if key is None or len(key) < _CONTROL_KEY.size:
+        raise ValueError(f"a control record has the key {key!r}")
+    version, kind = _CONTROL_KEY.unpack_from(key)
+    if version < 0:
+        raise ValueError(f"a control record has version {version}")
+    return int(kind)

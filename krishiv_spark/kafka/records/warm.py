@@ -1,4 +1,4 @@
-"""Kernels are compiled once for a machine, and loaded while something else is waited for."""
+"""The loading of kernels, while a task waits for a broker; a machine compiles them once."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from krishiv_spark.kafka.records.decode import decode
-from krishiv_spark.kafka.records.encode import Accumulator, EncodedBatch
-from krishiv_spark.kafka.records.partitioning import partition_rows
-from krishiv_spark.kafka.records.rows import RecordColumns
-from krishiv_spark.kafka.records.wanted import RecordRange
+from krishiv_spark.kafka.records.encode import (
+    Accumulator,
+    EncodedBatch,
+    RecordColumns,
+    partition_rows,
+)
+from krishiv_spark.kafka.records.scanner import RecordRange
 from krishiv_spark.runtime.caches import find_stranger, user_cache
 
 __all__ = ["await_warm", "warm_ahead", "warm_up"]
 
-# A record with key, value and a header; making it of Python objects would import pandas.
+# A record with key, value and a header as bytes: converting Python objects would import pandas.
 _RECORD = b"\x18\0\0\0\x02k\x02v\x02\x02h\x02v"
 
 
 def warm_up() -> None:
-    """Import numba and load every kernel, by sending a record through all of them."""
+    """Import numba and load every kernel, by passing a record through all of them."""
     data = EncodedBatch(0, 1, 0, 0, 0, memoryview(_RECORD)).to_bytes()
     for batch in decode(data, RecordRange("", 0, 0, 1)).batches:
         keys, values, headers = (batch.column(name) for name in ("key", "value", "headers"))
@@ -33,39 +36,42 @@ def warm_up() -> None:
 
 
 def warm_ahead() -> None:
-    """Begin to load the kernels, beside what the caller does. Executor, at once in each task."""
-    _thread(os.getpid())  # a thread does not survive a fork
+    """Start to load the kernels in a thread. Executor, at the start of each task."""
+    _start_thread(os.getpid())  # a thread does not survive a fork
 
 
 def await_warm() -> None:
-    """Wait until the kernels are there."""
-    _thread(os.getpid()).join()
+    """Wait until the kernels are loaded."""
+    _start_thread(os.getpid()).join()
 
 
 @functools.cache
-def _thread(pid: int) -> threading.Thread:
-    thread = threading.Thread(target=_warm, name=f"kernels-{pid}", daemon=True)
+def _start_thread(pid: int) -> threading.Thread:
+    thread = threading.Thread(target=_load_kernels, name=f"kernels-{pid}", daemon=True)
     thread.start()
     return thread
 
 
-def _warm() -> None:
-    """Compiling takes seconds of a core: the tasks of a first query must not all do it at once."""
+def _load_kernels() -> None:
+    """Load the kernels under a lock: the tasks of a first query must not all compile them.
+
+    That takes seconds of a core.
+    """
     from krishiv_spark.kafka.records.jit import COMPILED
 
-    folder = _private_cache()
-    if not COMPILED or folder is None or (done := folder / _version()).exists():
+    folder = _find_lock_folder()
+    if not COMPILED or folder is None or (done := folder / _hash_version()).exists():
         warm_up()
         return
-    with _alone(done.with_suffix(".lock")):
+    with _hold_lock(done.with_suffix(".lock")):
         warm_up()
-        # Without this file, others wait for the lock as well: slower, and no less right.
+        # Without this file, other processes wait for the lock too, which is only slower.
         with contextlib.suppress(OSError):
             done.touch()
 
 
-def _private_cache() -> Path | None:
-    """Return a folder for the lock; None without one, or if others could hold the lock."""
+def _find_lock_folder() -> Path | None:
+    """Return a folder for the lock; None if there is none, or if another user could lock it."""
     folder = user_cache() / "kernels"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,8 +80,8 @@ def _private_cache() -> Path | None:
         return None
 
 
-def _version() -> str:
-    """Return a name for this code, compiled by this numba, with its cache where it is."""
+def _hash_version() -> str:
+    """Return a hash of this code, the version of numba and the location of its cache."""
     import numba
 
     here = Path(__file__).parent
@@ -85,8 +91,8 @@ def _version() -> str:
 
 
 @contextlib.contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Hold a lock among processes; do without if its file cannot be made."""
+def _hold_lock(lock: Path) -> Iterator[None]:
+    """Hold a lock between processes; hold none if its file cannot be created."""
     import fcntl
 
     try:

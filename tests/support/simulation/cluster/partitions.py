@@ -6,8 +6,7 @@ import struct
 from collections import deque
 from dataclasses import dataclass, field
 
-from krishiv_spark.kafka.records.checksum import crc32c
-from krishiv_spark.kafka.records.layout import (
+from krishiv_spark.kafka.records.batch_format import (
     ATTRIBUTES_AT,
     CONTROL,
     HEADER,
@@ -16,6 +15,7 @@ from krishiv_spark.kafka.records.layout import (
     MAX_INT32,
     TRANSACTIONAL,
 )
+from krishiv_spark.kafka.records.checksum import crc32c
 from simulation.cluster.coordinator import INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KafkaRefusal
 
 __all__ = ["Arrived", "Partition", "arrived"]
