@@ -15,11 +15,16 @@ from typing import Any
 from benchmarks.bare_commits import Loop
 from benchmarks.topics import PARTITIONS, Topics
 from benchmarks.writers import KEYED
-from krishiv_spark.kafka.coordinators import DescribeTransactions, Transaction, TransactionVersion
 from krishiv_spark.kafka.metadata import MetadataQuery
-from krishiv_spark.kafka.outcomes import COMMITTING
-from krishiv_spark.kafka.producing import EndTxn, InitProducerId
 from krishiv_spark.kafka.records import Accumulator, EncodedBatch, RecordColumns, partition_rows
+from krishiv_spark.kafka.transaction_requests import (
+    DescribeTransactions,
+    EndTxn,
+    InitProducerId,
+    Transaction,
+    TransactionVersion,
+)
+from krishiv_spark.kafka.transactions import COMMITTING
 
 __all__ = ["bare_epochs"]
 
@@ -78,7 +83,7 @@ def bare_epochs(topics: Topics, topic: str) -> Iterator[Loop]:
             transactional_id=mine,
             producer_id=begun.producer_id,
             producer_epoch=begun.producer_epoch,
-            rules=TransactionVersion.TV2,
+            version=TransactionVersion.TV2,
         )
         bare.ask(EndTxn({mine: named}, commit=True).request([mine]))
         while any(

@@ -5,10 +5,10 @@
 
      Begin, RollForward, CheckOwner, Intend, Void     sinks/logged.py, offsets/epochs.py
      Plan, Commit                                     krishiv_spark/lifecycle/epoch_write.py
-     Recover, Prepare, Finish, Settle, Abandon        sinks/kafka/writer.py
-     AbortOpen, AbortLive, AbortOwn                   sinks/kafka/sweeping.py
-     Look, InitProducerId, Produce                    sinks/kafka/attempts.py
-     Outcome                                          krishiv_spark/kafka/outcomes.py, writing/markers.py
+     Recover, Prepare, Finish, Settle, Abandon        sinks/kafka/participant.py
+     AbortOpen, AbortLive, AbortOwn                   krishiv_spark/kafka/transactions.py
+     Look, InitProducerId, Produce                    sinks/kafka/task.py
+     Outcome                                          krishiv_spark/kafka/transactions.py, sinks/kafka/participant.py
      After.., the fields of `log`                     offsets/entries.py (Entry, State)
 
    README.md says more of each.
@@ -23,8 +23,8 @@ CONSTANTS
   Epochs,    \* epochs are 1..Epochs
   Empty,     \* epochs without rows
   Attempts,  \* attempts at a task in one generation
-  Turns,     \* attempts._TURNS: of generations
-  Slots,     \* attempts._SLOTS: of attempts in one generation
+  Turns,     \* task._ID_SETS: of generations
+  Slots,     \* task._IDS_PER_TASK: of attempts in one generation
   AtOnce,    \* whether an attempt cannot sleep between its look for a free id and taking it
   Age,       \* how many turns older than the newest a task may be that still begins
   Failures,  \* whether attempts fail and abort what they have open, and clean-ups fail
@@ -59,7 +59,7 @@ Generations == 1..Owners
 Numbers == 0..(Attempts - 1)
 Atts == Generations \X Tasks \X Numbers    \* by turn, task and Spark's number of the attempt
 Ids == Tasks \X {g % Turns : g \in Generations} \X (0..(Slots - 1))
-Id(a, slot) == <<a[2], a[1] % Turns, slot>>   \* attempts.transactional_ids
+Id(a, slot) == <<a[2], a[1] % Turns, slot>>   \* task.list_transactional_ids
 
 K == INSTANCE Transactions
 
@@ -91,7 +91,7 @@ IsFinished(s, noted) ==   \* EpochLog.is_finished; noted: what this process reme
   s.intent.number = 0 \/ s.settled >= s.intent.number \/ s.intent.number = noted
 IsCommitted(epoch) == Commits /\ epoch <= spark   \* KafkaParticipant.is_finished
 
-\* ------------------------------------------------------------------ transactions.outcome
+\* ------------------------------------------------------------------ transactions.judge_outcome
 
 \* By how much the epoch is higher; after the last one of a producer comes epoch 0 of another.
 Raised(a, now) ==
@@ -111,7 +111,7 @@ OutcomeByCoordinator(a) ==
        [] now.state \in {"committed", "aborted"} -> now.state
        [] OTHER -> "unknown"
 
-\* markers.outcome_in_log: the marker after the first record.
+\* participant.read_outcome_from_log: the marker after the first record.
 OutcomeInLog(a) ==
   CASE ~Lookup \/ \E r \in kafka.open : r.row = <<a, 1>> -> "unknown"
     [] <<a, 1>> \in kafka.visible -> "committed"
@@ -240,7 +240,7 @@ MayBegin(a) ==
 \* Where no two attempts share an id, all of this is one step with the first record: nobody sees it.
 Alone == Attempts = 1 /\ Turns >= Owners
 
-\* transactions.first_free, in the order of attempts.transactional_ids. Spark's number of an attempt is 0,
+\* transactions.pick_transactional_id, in the order of task.list_transactional_ids. Spark's number of an attempt is 0,
 \* or 1 for a speculative copy; where a stage is run again, both come once more.
 SlotsOf(a) == [n \in 0..(Slots - 1) |-> ((a[3] % 2) + n) % Slots]
 FirstFree(a) ==
@@ -452,7 +452,7 @@ Void(d) ==
         ELSE UNCHANGED log /\ Now(d, Failed)
      /\ UNCHANGED <<spark, launched, kafka, att, named, sweeper, calm>>
 
-\* --- the sweep (transactions.abort_open): of _close after an epoch, and of sweep
+\* --- the sweep (transactions.abort_open): of _abort_leftovers_and_wait after an epoch, and of sweep
 
 IsClose(r) == r.number # 0
 SweptBy(r) == IF IsClose(r) THEN r.number - 1 ELSE r.gen

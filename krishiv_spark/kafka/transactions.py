@@ -1,87 +1,112 @@
-"""Transactions that one process begins and another ends.
+"""Transactions that one process starts and another ends.
 
-EndTxn needs nothing but the transactional id, the producer id and the producer epoch, so the driver
-can end what a task opened, although the task's process is gone. Two versions of the protocol exist:
-TV1, where partitions are added to a transaction one by one, and TV2 (KIP-890), where Produce adds
-them and ending raises the producer epoch. A transaction keeps the version that it began with:
-repeating an EndTxn in the other one is answered otherwise.
+EndTxn needs only the transactional id, the producer id and the producer epoch, so the driver can
+end a transaction whose task has died. Two versions of the protocol exist: under TV1 the producer
+adds partitions to a transaction one by one; under TV2 (KIP-890) Produce adds them, and the end of a
+transaction raises the producer epoch. A transaction keeps the version with which it started: EndTxn
+repeated in the other version gets another response.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import Enum
 
-from krishiv_spark.kafka.client import KafkaClient
-from krishiv_spark.kafka.coordinators import (
+from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError
+from krishiv_spark.kafka.requests import send_all
+from krishiv_spark.kafka.topic_partition import TopicPartition
+from krishiv_spark.kafka.transaction_requests import (
+    AddPartitionsToTxn,
     DescribeTransactions,
+    EndTxn,
+    FenceProducer,
+    IdempotentProducer,
+    InitProducerId,
     ListTransactions,
     Transaction,
     TransactionDescription,
     TransactionVersion,
+    build_producer_request,
 )
-from krishiv_spark.kafka.outcomes import COMMITTING, ONGOING, UNFINISHED, Outcome, outcome
-from krishiv_spark.kafka.producing import AddPartitionsToTxn, EndTxn, InitProducerId
-from krishiv_spark.kafka.requests import send_all
-from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.runtime.retry import Backoff
 
 __all__ = [
+    "AT_ONCE_S",
     "COMMITTING",
     "ONGOING",
+    "UNFINISHED",
     "Outcome",
-    "Transaction",
-    "TransactionVersion",
+    "abort_live",
+    "abort_open",
+    "abort_other_attempts",
     "add_partitions",
     "await_markers",
-    "begin",
+    "begin_transaction",
+    "build_transaction",
     "describe",
-    "end",
-    "first_free",
-    "known",
-    "look",
-    "outcome",
-    "outcomes",
-    "plain_producer",
-    "transaction_of",
-    "transaction_version",
-    "unfinished",
+    "describe_available",
+    "end_transactions",
+    "find_outcomes",
+    "get_transaction_version",
+    "init_producer",
+    "judge_outcome",
+    "list_open_transactions",
+    "list_transactions",
+    "pick_transactional_id",
+    "try_abort",
 ]
 
+AT_ONCE_S = 1.0
+"""Time limit for requests whose result no epoch needs."""
 
 _LISTED_S = 5.0
-"""How long a list of what is open is waited for."""
+"""Time limit for a list of open transactions."""
+
+ONGOING, COMMITTING, _ABORTING = "Ongoing", "PrepareCommit", "PrepareAbort"
+UNFINISHED = (ONGOING, COMMITTING, _ABORTING)
+"""States of a transaction that has not ended (``TransactionState``)."""
+
+_COMPLETE = frozenset({"CompleteCommit", "CompleteAbort"})
+_COMMITTED = frozenset({COMMITTING, "CompleteCommit"})
+# PrepareEpochFence: an initialisation of the id has fenced its producer, and the abort follows.
+_ABORTED = frozenset({_ABORTING, "CompleteAbort", "PrepareEpochFence"})
+
+_LAST_EPOCH = 2**15 - 2
+"""Last epoch of a producer id (``TransactionMetadata.isProducerEpochExhausted``)."""
+
 
 # --- executor
 
 
-def transaction_version(client: KafkaClient) -> TransactionVersion:
-    """By which this process begins transactions: TV2 where the cluster has it."""
+def get_transaction_version(client: KafkaClient) -> TransactionVersion:
+    """Return the protocol of new transactions: TV2 if the cluster has it."""
     has_tv2 = client.get_feature_level("transaction.version") >= TransactionVersion.TV2
     return TransactionVersion.TV2 if has_tv2 else TransactionVersion.TV1
 
 
-def first_free(client: KafkaClient, ids: Sequence[str]) -> str:
-    """Executor: the first id under which nothing is open or about to end; else the first one.
+def pick_transactional_id(client: KafkaClient, ids: Sequence[str]) -> str:
+    """Executor: return the first id under which no transaction is open or about to end.
 
-    Whoever finds all of them in use takes the first one over, as `begin` does.
+    If all are in use, return the first id, which `begin_transaction` takes over.
 
     Raises:
         KafkaFailedError: If one may not be seen, or its coordinator does not answer in time.
     """
-    # One by one: nearly always the first is free, and the others need no answer.
+    # One by one: nearly always the first is free, and the others need no request.
     for name in ids:
         if describe(client, [name])[name].state not in UNFINISHED:
             return name
     return ids[0]
 
 
-def begin(client: KafkaClient, transactional_id: str, timeout_ms: int) -> Transaction:
-    """Take a transactional id over: what is open under it is aborted, who had it is fenced.
+def begin_transaction(client: KafkaClient, transactional_id: str, timeout_ms: int) -> Transaction:
+    """Take a transactional id over: abort its open transaction, and fence its producer.
 
     Args:
-        client: Of this process.
-        transactional_id: The id that this attempt has chosen for itself.
-        timeout_ms: How long the transaction may be open, from its first record to its end.
+        client: The client of this process.
+        transactional_id: The id that this attempt has picked.
+        timeout_ms: Time-out of the transaction, from its first record to its end.
 
     Raises:
         KafkaFailedError: If the coordinator refuses, or does not answer in time.
@@ -89,32 +114,31 @@ def begin(client: KafkaClient, transactional_id: str, timeout_ms: int) -> Transa
     kind = InitProducerId(timeout_ms)
     answer = send_all(client, kind, [transactional_id], on_error="return")[transactional_id]
     if isinstance(answer, Exception):
-        raise client.make_error(
-            f"{kind.what} {transactional_id!r}", answer, _hint(answer, timeout_ms)
-        )
-    return transaction_of(client, transactional_id, answer.producer_id, answer.producer_epoch)
+        hint = _explain_refusal(answer, timeout_ms)
+        raise client.make_error(f"{kind.what} {transactional_id!r}", answer, hint)
+    return build_transaction(client, transactional_id, answer.producer_id, answer.producer_epoch)
 
 
-def transaction_of(
+def build_transaction(
     client: KafkaClient, transactional_id: str, producer_id: int, producer_epoch: int
 ) -> Transaction:
-    """The transaction of a producer, by the protocol of this process.
+    """Return the transaction of a producer, with the protocol of this process.
 
     Args:
-        client: Of this process.
-        transactional_id: That the producer has.
-        producer_id: The id that ``InitProducerId`` gave it.
-        producer_epoch: Its epoch when the transaction began.
+        client: The client of this process.
+        transactional_id: The transactional id of the producer.
+        producer_id: The id that ``InitProducerId`` returned.
+        producer_epoch: Its epoch at the start of the transaction.
     """
     return Transaction(
         transactional_id=transactional_id,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        rules=transaction_version(client),
+        version=get_transaction_version(client),
     )
 
 
-def _hint(error: Exception, timeout_ms: int) -> str:
+def _explain_refusal(error: Exception, timeout_ms: int) -> str:
     from kafka import errors
 
     if isinstance(error, errors.InvalidTransactionTimeoutError):
@@ -133,37 +157,34 @@ def add_partitions(
     """Executor: add partitions to a transaction, before the first record for them (TV1 only).
 
     Raises:
-        KafkaFailedError: If the transaction is no longer this one's, or one may not be written.
+        KafkaFailedError: If the producer was fenced or the transaction has ended, or one may not
+            be written.
     """
     kind = AddPartitionsToTxn(transaction)
     send_all(client, kind, partitions, format_item=lambda tp: f" {tp}")
 
 
-def plain_producer(client: KafkaClient) -> tuple[int, int]:
-    """Executor: id and epoch of an idempotent producer without transactions.
+def init_producer(client: KafkaClient) -> IdempotentProducer:
+    """Executor: return a new idempotent producer without transactions.
 
     Raises:
         KafkaFailedError: If no broker gives one, or none answers in time.
     """
-    from kafka.protocol.producer import InitProducerIdRequest
-
-    # Version 6 is that of two-phase commit (KIP-939).
-    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0, max_version=5)
-    answer = client.ask_any("get a producer id", request)
-    return answer.producer_id, answer.producer_epoch
+    answer = client.ask_any("get a producer id", build_producer_request())
+    return IdempotentProducer(answer.producer_id, answer.producer_epoch)
 
 
 # --- driver
 
 
-def end(
+def end_transactions(
     client: KafkaClient, transactions: Iterable[Transaction], *, commit: bool
 ) -> dict[Transaction, Exception]:
     """Commit or abort transactions, side by side. Repeating it changes nothing.
 
     Returns:
-        Those that the coordinator refused, with kafka-python's error: `outcomes` tells what became
-        of them. An aborted transaction is never committed, nor the other way round.
+        The transactions that the coordinator refused, with kafka-python's error: `find_outcomes`
+        shows their outcomes. An aborted transaction is never committed, nor the other way round.
 
     Raises:
         KafkaFailedError: If a coordinator does not answer in time; some may have been ended.
@@ -176,12 +197,12 @@ def end(
 def describe(
     client: KafkaClient, ids: Collection[str], within_s: float | None = None
 ) -> dict[str, TransactionDescription]:
-    """What the coordinators say of transactional ids now.
+    """Return the current state of transactional ids at their coordinators.
 
     Args:
-        client: Of this process.
-        ids: Transactional ids, whether their coordinators know them or not.
-        within_s: How long that may take; None for ``default.api.timeout.ms``.
+        client: The client of this process.
+        ids: Transactional ids, also ids that their coordinators do not know.
+        within_s: Time limit; None for ``default.api.timeout.ms``.
 
     Raises:
         KafkaFailedError: If one may not be seen, or a coordinator does not answer in time.
@@ -189,39 +210,31 @@ def describe(
     return send_all(client, DescribeTransactions(), ids, within_s=within_s)
 
 
-def outcomes(
-    client: KafkaClient, transactions: Collection[Transaction]
-) -> dict[Transaction, Outcome]:
-    """What became of transactions."""
-    found = describe(client, [each.transactional_id for each in transactions])
-    return {each: outcome(each, found[each.transactional_id]) for each in transactions}
-
-
-def look(
+def describe_available(
     client: KafkaClient, ids: Collection[str], within_s: float
 ) -> dict[str, TransactionDescription]:
-    """What the coordinators say of transactional ids now, as far as they answer in time.
+    """Return the current state of the transactional ids whose coordinators answer in time.
 
     Args:
-        client: Of this process.
+        client: The client of this process.
         ids: Transactional ids.
-        within_s: How long that may take.
+        within_s: Time limit.
 
     Returns:
         By id; without those whose coordinator does not answer, with a warning, or refuses.
     """
     kind = DescribeTransactions()
-    seen = send_all(client, kind, ids, on_error="return", on_timeout="skip", within_s=within_s)
-    return {name: now for name, now in seen.items() if isinstance(now, TransactionDescription)}
+    found = send_all(client, kind, ids, on_error="return", on_timeout="skip", within_s=within_s)
+    return {name: now for name, now in found.items() if isinstance(now, TransactionDescription)}
 
 
 def await_markers(client: KafkaClient, ids: Collection[str], within_s: float) -> None:
-    """Wait until the brokers have written what commits the transactions under some ids.
+    """Wait until the brokers have written the markers that commit transactions.
 
     Args:
-        client: Of this process.
-        ids: Transactional ids that were seen to be without; looked at again after a pause.
-        within_s: How long they are waited for.
+        client: The client of this process.
+        ids: Transactional ids whose markers were not complete; the first request follows a pause.
+        within_s: Time limit.
 
     Raises:
         KafkaFailedError: If a coordinator does not answer in time.
@@ -232,13 +245,13 @@ def await_markers(client: KafkaClient, ids: Collection[str], within_s: float) ->
         ids = [name for name in ids if found[name].state == COMMITTING]
 
 
-def unfinished(client: KafkaClient, start: str) -> dict[str, str]:
-    """The transactional ids that begin so and whose transaction has not ended.
+def list_open_transactions(client: KafkaClient, start: str) -> dict[str, str]:
+    """Return the transactional ids with a prefix whose transaction has not ended.
 
-    Those of a broker that does not answer soon are left out, with a warning.
+    Ids of a broker that does not answer within seconds are left out, with a warning.
 
     Returns:
-        By id its state: "Ongoing", or "PrepareCommit" or "PrepareAbort" while the brokers write
+        The state by id: "Ongoing", or "PrepareCommit" or "PrepareAbort" while the brokers write
         the markers that end it.
 
     Raises:
@@ -249,32 +262,215 @@ def unfinished(client: KafkaClient, start: str) -> dict[str, str]:
     answers = send_all(
         client, kind, kind.names, on_error="return", on_timeout="skip", within_s=within_s
     )
-    return _merged(client, kind, answers)
+    return _merge_lists(client, kind, answers)
 
 
-def known(client: KafkaClient, start: str, states: Sequence[str] = ()) -> dict[str, str]:
-    """The transactional ids that begin so, by their state.
+def list_transactions(
+    client: KafkaClient, start: str, states: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return the state of the transactional ids with a prefix.
 
     Args:
-        client: Of this process.
-        start: Beginning of the ids.
-        states: Which states count; empty for all.
+        client: The client of this process.
+        start: The prefix of the ids.
+        states: States to list; empty for all.
 
     Raises:
         KafkaFailedError: If a broker that coordinates such ids refuses, or does not answer in time.
     """
     kind = ListTransactions(start, states)
-    return _merged(client, kind, send_all(client, kind, kind.names, on_error="return"))
+    return _merge_lists(client, kind, send_all(client, kind, kind.names, on_error="return"))
 
 
-def _merged(
-    client: KafkaClient, kind: ListTransactions, answers: Mapping[str, dict[str, str] | Exception]
+def _merge_lists(
+    client: KafkaClient,
+    kind: ListTransactions,
+    answers: Mapping[str, dict[str, str] | Exception],
 ) -> dict[str, str]:
     found: dict[str, str] = {}
     for listed in answers.values():
         if isinstance(listed, Exception):
-            raise client.make_error(
-                f"list transactional ids that start with {kind.start!r}", listed
-            )
+            what = f"list transactional ids that start with {kind.start!r}"
+            raise client.make_error(what, listed)
         found |= listed
     return found
+
+
+# --- outcomes
+
+
+class Outcome(Enum):
+    """The outcome of a transaction."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+def find_outcomes(
+    client: KafkaClient, transactions: Collection[Transaction]
+) -> dict[Transaction, Outcome]:
+    """Return the outcomes of transactions, as far as their coordinators show them.
+
+    Raises:
+        KafkaFailedError: As `describe`.
+    """
+    found = describe(client, [each.transactional_id for each in transactions])
+    return {each: judge_outcome(each, found[each.transactional_id]) for each in transactions}
+
+
+def judge_outcome(transaction: Transaction, now: TransactionDescription) -> Outcome:
+    """Derive the outcome of a transaction from the current state of its id.
+
+    The end of a transaction raises the epoch under TV2, a time-out always. Any other epoch is that
+    of a later producer that initialised the id, which hides the outcome.
+    """
+    raised_by = _compare_epochs(transaction, now)
+    if raised_by not in {0, 1}:
+        return Outcome.UNKNOWN
+    if now.state == ONGOING:
+        return Outcome.OPEN if raised_by == 0 else Outcome.UNKNOWN
+    is_tv1 = transaction.version is TransactionVersion.TV1
+    if raised_by == 1 and is_tv1:  # a time-out, or a later transaction of the id
+        return Outcome.UNKNOWN
+    if now.state in _COMMITTED:
+        return Outcome.COMMITTED
+    return Outcome.ABORTED if now.state in _ABORTED else Outcome.UNKNOWN
+
+
+def _compare_epochs(transaction: Transaction, now: TransactionDescription) -> int | None:
+    """Return by how much the current epoch is higher; None for another producer.
+
+    After the last epoch of a producer id comes epoch 0 of another one. Under TV2 only the end of a
+    transaction leads there: an initialisation of the id passes it too, but stops at epoch 1.
+    """
+    if now.producer_id == transaction.producer_id:
+        return now.producer_epoch - transaction.producer_epoch
+    after_the_last = transaction.producer_epoch == _LAST_EPOCH and now.producer_epoch == 0
+    ended = transaction.version is TransactionVersion.TV2 and now.state in _COMPLETE
+    return 1 if after_the_last and ended else None
+
+
+# --- transactions that no intent names, whose producers may still write
+
+
+def abort_open(
+    client: KafkaClient, start: str, keep: Collection[str], is_owner: Callable[[], bool]
+) -> dict[str, str]:
+    """Abort the open transactions under ids with a prefix, even if their producers still write.
+
+    Args:
+        client: The client of this process.
+        start: The prefix of the ids.
+        keep: Ids whose transactions are not aborted.
+        is_owner: Called when the transactions are known; returns True if the caller may end them.
+
+    Returns:
+        The state of each unfinished transaction before, as `list_open_transactions`.
+
+    Raises:
+        KafkaFailedError: If a coordinator refuses, or does not answer in time.
+    """
+    listed = list_open_transactions(client, start)
+    to_abort = [name for name, state in listed.items() if state == ONGOING and name not in keep]
+    abort_live(client, describe(client, to_abort), is_owner)
+    return listed
+
+
+def abort_other_attempts(
+    client: KafkaClient, ids: Collection[str], is_owner: Callable[[], bool]
+) -> None:
+    """Abort the open transactions of ids whose coordinators answer within a second.
+
+    Args:
+        client: The client of this process.
+        ids: Transactional ids of the epoch's attempts, without those of the committed attempts.
+            Their state is requested here, because under TV1 it must be known right before an abort.
+        is_owner: As for `abort_open`.
+
+    Raises:
+        KafkaFailedError: If a coordinator refuses, or stops answering half-way.
+    """
+    abort_live(client, describe_available(client, ids, AT_ONCE_S), is_owner, AT_ONCE_S)
+
+
+def abort_live(
+    client: KafkaClient,
+    found: Mapping[str, TransactionDescription],
+    is_owner: Callable[[], bool],
+    within_s: float | None = None,
+) -> None:
+    """Abort open transactions in such a way that their producers cannot write any more.
+
+    Under TV2 EndTxn is enough: its markers raise the producer's epoch at the leaders. It names the
+    epoch, so it does not touch a newer transaction of the id. Under TV1 it does not raise the
+    epoch: brokers before 3.6, and those that do not verify
+    (``transaction.partition.verification.enable``), would take the producer's later records into a
+    transaction that no coordinator knows and that never ends. There only InitProducerId raises the
+    epoch, which would abort a newer transaction too. So it is sent only while the intended
+    transaction is observed to be open, and the caller may end it.
+
+    Args:
+        client: The client of this process.
+        found: The observed state, by transactional id.
+        is_owner: Called right before; returns True if the caller may end them.
+        within_s: Time limit; None for ``default.api.timeout.ms``.
+
+    Raises:
+        KafkaFailedError: If a coordinator refuses, or does not answer in time.
+    """
+    backoff = Backoff(client.config.api_timeout_s if within_s is None else within_s)
+    ongoing = {name: now for name, now in found.items() if now.state == ONGOING}
+    if not ongoing:
+        return
+    for left_s in backoff.attempts():
+        if not is_owner():
+            return
+        refused = _abort_once(client, ongoing, left_s)
+        now = describe(client, ongoing, backoff.left_s)  # of the time that this attempt has
+        ongoing = {name: was for name, was in ongoing.items() if _is_still_open(now[name], was)}
+        for name in ongoing:
+            if name in refused:
+                raise client.make_error(f"abort the transaction under {name!r}", refused[name])
+        if not ongoing:
+            return
+    raise client.make_error(f"abort the transactions under {sorted(ongoing)}", "the time is up")
+
+
+def _is_still_open(now: TransactionDescription, was: TransactionDescription) -> bool:
+    same = (now.producer_id, now.producer_epoch) == (was.producer_id, was.producer_epoch)
+    return same and now.state == ONGOING
+
+
+def _abort_once(
+    client: KafkaClient, ongoing: Mapping[str, TransactionDescription], within_s: float
+) -> dict[str, Exception]:
+    """Return the refused aborts with kafka-python's error: they may have ended meanwhile."""
+    answers: Mapping[str, object]
+    if get_transaction_version(client) is TransactionVersion.TV1:
+        answers = send_all(
+            client, FenceProducer(ongoing), ongoing, on_error="return", within_s=within_s
+        )
+    else:
+        # With the protocol of this process: EndTxn of TV2 ends transactions of TV1 as well.
+        exact = {
+            name: build_transaction(client, name, now.producer_id, now.producer_epoch)
+            for name, now in ongoing.items()
+        }
+        kind = EndTxn(exact, commit=False)
+        answers = send_all(client, kind, exact, on_error="return", within_s=within_s)
+    return {name: each for name, each in answers.items() if isinstance(each, Exception)}
+
+
+def try_abort(client: KafkaClient, transaction: Transaction) -> None:
+    """Executor: abort the transaction of this attempt, if that succeeds within a second.
+
+    Otherwise the next attempt or planner aborts it. Requests of this attempt may be in flight.
+    """
+    name = transaction.transactional_id
+    with contextlib.suppress(KafkaFailedError):
+        now = describe(client, [name], AT_ONCE_S)[name]
+        expected = (transaction.producer_id, transaction.producer_epoch)
+        if (now.producer_id, now.producer_epoch) == expected:  # otherwise a later producer has it
+            abort_live(client, {name: now}, lambda: True, AT_ONCE_S)

@@ -1,1 +1,1 @@
-"""Writing topics, and all that this alone needs."""
+"""The Kafka sink."""

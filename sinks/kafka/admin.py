@@ -1,4 +1,4 @@
-"""Transactions for people who look after them: ``krishiv-spark kafka transactions``."""
+"""The transactions of a query for its operators: ``krishiv-spark kafka transactions``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import KafkaClient, open_client
 from krishiv_spark.kafka.config import KafkaConfig
-from krishiv_spark.kafka.coordinators import TransactionDescription
-from krishiv_spark.kafka.transactions import Outcome
+from krishiv_spark.kafka.transaction_requests import TransactionDescription
+from krishiv_spark.kafka.transactions import Outcome, abort_open
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.kafka.attempts import StagedTransaction
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
-from krishiv_spark.sinks.kafka.sweeping import abort_open
+from krishiv_spark.sinks.kafka.task import StagedTransaction
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 
@@ -27,21 +26,21 @@ __all__ = [
     "TransactionAdmin",
     "TransactionStatus",
     "abort_job",
-    "kafka_settings",
-    "open_lines",
-    "open_lines_of",
+    "list_open_lines",
+    "list_open_lines_of",
+    "read_kafka_settings",
 ]
 
 
 @dataclass(frozen=True)
 class TransactionStatus:
-    """A transaction, with what is known of it.
+    """A transaction, its state and its intent.
 
     Attributes:
-        transactional_id: Under which the transaction was begun.
-        now: What its coordinator says.
-        intent: Epoch of the newest intent, if that names it; else None.
-        outcome: What became of it, if an intent names it.
+        transactional_id: The id under which it was opened.
+        now: Current state of the id at its coordinator.
+        intent: Epoch of the newest intent if that names it; otherwise None.
+        outcome: Outcome of the transaction if an intent names it.
     """
 
     transactional_id: str
@@ -50,7 +49,7 @@ class TransactionStatus:
     outcome: Outcome | None = None
 
     @property
-    def will(self) -> str:
+    def resolution(self) -> str:
         """What `resolve` does with it."""
         if self.intent is None:
             return "abort"
@@ -62,14 +61,15 @@ class TransactionStatus:
         }[self.outcome or Outcome.UNKNOWN]
 
 
-def _open_transactions(client: KafkaClient, start: str) -> list[TransactionStatus]:
-    """What is open under ids that begin so; ids that this sink did not make are left out.
+def _list_open(client: KafkaClient, start: str) -> list[TransactionStatus]:
+    """Return the open transactions of ids with a prefix, without ids that this sink did not create.
 
     Raises:
         KafkaFailedError: If a broker refuses, or does not answer in time.
     """
-    # Ours are `<prefix>.<query id>.<task>.<slot>`, and a prefix may have dots as well.
-    ids = [name for name in transactions.unfinished(client, start) if name.count(".") >= 3]  # noqa: PLR2004
+    # This sink's are `<prefix>.<query id>.<task>.<slot>`, and a prefix may have dots as well.
+    listed = transactions.list_open_transactions(client, start)
+    ids = [name for name in listed if name.count(".") >= 3]  # noqa: PLR2004
     return [
         TransactionStatus(name, now)
         for name, now in sorted(transactions.describe(client, ids).items())
@@ -79,57 +79,55 @@ def _open_transactions(client: KafkaClient, start: str) -> list[TransactionStatu
 def _inspect(
     client: KafkaClient, named: Mapping[str, StagedTransaction], epoch: int | None, start: str
 ) -> list[TransactionStatus]:
-    """The transactions that the newest intent names, and whatever else is open.
+    """Return the transactions that the newest intent names, and other open ones.
 
     Args:
-        client: Of this process.
-        named: What the newest intent names, if it may not be finished, by transactional id.
-        epoch: Of that intent.
-        start: Of the query's transactional ids.
+        client: The client of this process.
+        named: Transactions of the newest intent, if it may not be finished, by transactional id.
+        epoch: Epoch of that intent.
+        start: Prefix of the query's transactional ids.
 
     Raises:
         KafkaFailedError: If a broker refuses, or does not answer in time.
     """
     now = transactions.describe(client, list(named))
-    found = [
-        TransactionStatus(name, now[name], epoch, transactions.outcome(item.transaction, now[name]))
-        for name, item in named.items()
-    ]
-    others = [
-        each for each in _open_transactions(client, start) if each.transactional_id not in named
-    ]
+    found = []
+    for name, item in named.items():
+        outcome = transactions.judge_outcome(item.transaction, now[name])
+        found.append(TransactionStatus(name, now[name], epoch, outcome))
+    others = [each for each in _list_open(client, start) if each.transactional_id not in named]
     return [*found, *others]
 
 
-def open_lines(bootstrap: str, config: Path | None, prefix: str, query: str) -> list[str]:
-    """A line for each transaction that is open.
+def list_open_lines(bootstrap: str, config: Path | None, prefix: str, query: str) -> list[str]:
+    """Return a line for each open transaction.
 
     Raises:
-        OptionError: If a setting is not understood.
+        OptionError: If a setting is invalid.
         KafkaFailedError: If the cluster refuses, or does not answer.
     """
-    client = open_client(KafkaConfig.from_settings(kafka_settings(bootstrap, config)))
-    return open_lines_of(client, f"{prefix}.{query}." if query else f"{prefix}.")
+    client = open_client(KafkaConfig.from_settings(read_kafka_settings(bootstrap, config)))
+    return list_open_lines_of(client, f"{prefix}.{query}." if query else f"{prefix}.")
 
 
-def open_lines_of(client: KafkaClient, start: str) -> list[str]:
-    """A line for each transaction that is open.
+def list_open_lines_of(client: KafkaClient, start: str) -> list[str]:
+    """Return a line for each open transaction.
 
     Args:
-        client: Of this process.
-        start: How the transactional ids begin.
+        client: The client of this process.
+        start: Prefix of the transactional ids.
 
     Raises:
         KafkaFailedError: If the cluster refuses, or does not answer.
     """
-    return [_line(found) for found in _open_transactions(client, start)]
+    return [_format(found) for found in _list_open(client, start)]
 
 
 def abort_job(bootstrap: str, config: Path | None, prefix: str, query: str) -> None:
-    """Abort what a batch job has open.
+    """Abort the open transactions of a batch job.
 
     Raises:
-        OptionError: If it is no batch job, or a setting is not understood.
+        OptionError: If it is no batch job, or a setting is invalid.
         KafkaFailedError: If the cluster refuses, or does not answer.
     """
     if not query.startswith(BATCH_PREFIX):
@@ -137,16 +135,16 @@ def abort_job(bootstrap: str, config: Path | None, prefix: str, query: str) -> N
             f"{query!r} is not a batch job, whose id starts with {BATCH_PREFIX!r}: open "
             "transactions of a streaming query are for its next driver, or for 'resolve'"
         )
-    client = open_client(KafkaConfig.from_settings(kafka_settings(bootstrap, config)))
+    client = open_client(KafkaConfig.from_settings(read_kafka_settings(bootstrap, config)))
     abort_open(client, f"{prefix}.{query}.", (), lambda: True)
 
 
 @dataclass(frozen=True)
 class TransactionAdmin:
-    """One query's sink, as if its next driver looked at it.
+    """One query's sink, from the point of view of its next driver.
 
     Attributes:
-        writer: Made from what the user of the command said.
+        writer: A writer with the options of the command line.
         query: Id of the query.
     """
 
@@ -154,7 +152,7 @@ class TransactionAdmin:
     query: str
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         bootstrap: str,
         command_config: Path | None,
@@ -162,25 +160,25 @@ class TransactionAdmin:
         checkpoint: str,
         given: Mapping[str, str] = MappingProxyType({}),
     ) -> TransactionAdmin:
-        """From what was said on the command line.
+        """Return the sink for the options of the command line.
 
         Args:
-            bootstrap: Brokers that are asked first.
+            bootstrap: Brokers to contact first.
             command_config: File with Kafka's settings.
             prefix: The query's ``kafka.transactional.id``.
             checkpoint: Its ``checkpointLocation``.
-            given: Further options of it: ``epochLog``, and how stores are reached.
+            given: Other options of it: ``epochLog``, and those of stores.
 
         Raises:
-            OptionError: If there is no checkpoint or no epoch log, or a setting is not understood.
+            OptionError: If there is no checkpoint or no epoch log, or a setting is invalid.
         """
-        said = {
+        values = {
             **given,
-            **kafka_settings(bootstrap, command_config),
+            **read_kafka_settings(bootstrap, command_config),
             "checkpointLocation": checkpoint,
             "kafka.transactional.id": prefix,
         }
-        options = KafkaSinkOptions.parse(said, "krishiv-spark kafka")
+        options = KafkaSinkOptions.parse(values, "krishiv-spark kafka")
         writer = KafkaWriter(options, pa.schema([]), OutputMode.APPEND, streaming=True)
         query = options.query_id or SparkCheckpoint(checkpoint, options.storage).query_id()
         log = writer.committer().log(query)
@@ -195,30 +193,30 @@ class TransactionAdmin:
     def _client(self) -> KafkaClient:
         return open_client(self.writer.options.kafka)
 
-    def lines(self) -> list[str]:
-        """A line for each transaction, with what `resolve` does with it."""
+    def list_lines(self) -> list[str]:
+        """Return a line for each transaction, with what `resolve` does with it."""
         start = f"{self.writer.options.id_prefix}.{self.query}."
         epoch, staged = self.writer.committer().unfinished(self.query)
         named = {item.transaction.transactional_id: item for item in staged}
         listed = _inspect(self._client, named, epoch, start)
-        return [f"{_line(found)}  {_named(found)}  -> {found.will}" for found in listed]
+        return [f"{_format(one)}  {_format_intent(one)}  -> {one.resolution}" for one in listed]
 
     def resolve(self) -> None:
-        """Take the query over: finish its intent, abort the rest.
+        """Take the query over: finish its intent, abort other transactions.
 
         Raises:
             LogError: If the epochs in the log went to another cluster.
-            CommitUnknown: If what became of a transaction cannot be found out.
+            CommitUnknown: If the outcome of a transaction cannot be determined.
             KafkaFailedError: If the cluster refuses, or does not answer.
         """
         self.writer.committer().resolve(self.query)
 
 
-def kafka_settings(bootstrap: str, config: Path | None) -> dict[str, str]:
-    """Options of source and sink, from what was said on the command line.
+def read_kafka_settings(bootstrap: str, config: Path | None) -> dict[str, str]:
+    """Return options of source and sink for the options of the command line.
 
     Args:
-        bootstrap: Brokers that are asked first.
+        bootstrap: Brokers to contact first.
         config: File with Kafka's settings, a ``name=value`` in a line.
     """
     lines = config.read_text().splitlines() if config else []
@@ -227,18 +225,18 @@ def kafka_settings(bootstrap: str, config: Path | None) -> dict[str, str]:
     return {**given, "kafka.bootstrap.servers": bootstrap}
 
 
-def _line(status: TransactionStatus) -> str:
+def _format(status: TransactionStatus) -> str:
     now = status.now
     partitions = ", ".join(str(tp) for tp in now.partitions[:5])
-    return f"{status.transactional_id}  {now.state}  {_since(now.started_ms)}  {partitions}"
+    return f"{status.transactional_id}  {now.state}  {_format_start(now.started_ms)}  {partitions}"
 
 
-def _since(started_ms: int) -> str:
+def _format_start(started_ms: int) -> str:
     if started_ms < 0:
         return "-"
-    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(started_ms / 1000))
-    return f"since {begun} UTC"
+    start = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(started_ms / 1000))
+    return f"since {start} UTC"
 
 
-def _named(status: TransactionStatus) -> str:
+def _format_intent(status: TransactionStatus) -> str:
     return "no intent" if status.intent is None else f"intent of epoch {status.intent}"

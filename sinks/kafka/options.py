@@ -20,13 +20,13 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
     """Options of the sink. Rows have the columns value, key, headers, topic, partition, timestamp.
 
     Attributes:
-        topic: Goes before the column.
-        delivery: Which of the two writers.
-        id_prefix: Transactional ids begin with it.
-        timeout_ms: How long a transaction may be open; it has to cover the longest batch.
+        topic: Topic of all rows; takes precedence over the column.
+        delivery: Name of one of the two writers.
+        id_prefix: Prefix of transactional ids.
+        timeout_ms: Time-out of a transaction, which must cover the longest batch.
         compression: Codec of batches.
         batch_bytes: Size of a batch before compression.
-        on_lost_transactions: See `krishiv_spark.sinks.kafka.writer`.
+        on_lost_transactions: Action after brokers have aborted a part of a committed epoch.
     """
 
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {

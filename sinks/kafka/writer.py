@@ -2,11 +2,11 @@
 
 Each task opens a transaction, writes its rows into it, and leaves it open. The driver logs an
 intent that names all transactions of the epoch, and only then commits them, one by one, which can
-be repeated. The unit of parallelism is Spark's task; each transaction becomes visible in one step,
-an epoch within milliseconds, transaction by transaction.
+be repeated. The unit of parallelism is Spark's task. Each transaction becomes visible in one step,
+and an epoch within milliseconds, transaction by transaction.
 
 A transactional id is ``<prefix>.<query id>.<task>.<slot>``. Slots are few, since brokers keep ids
-for days, and an attempt takes one under which nothing is open.
+for days, and an attempt uses one under which no transaction is open.
 """
 
 from __future__ import annotations
@@ -16,51 +16,62 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from krishiv_spark.kafka.client import open_client
+from krishiv_spark.errors import OptionError
+from krishiv_spark.kafka.client import KafkaClient, open_client
+from krishiv_spark.kafka.transaction_requests import TransactionVersion
+from krishiv_spark.kafka.transactions import get_transaction_version
+from krishiv_spark.runtime.contact import has_contacted, record_contact
 from krishiv_spark.sinks.base import (
     AtLeastOnceWriter,
     Epoch,
+    OutputMode,
     Ownership,
     Salvaged,
     Task,
 )
-from krishiv_spark.sinks.kafka import attempts
-from krishiv_spark.sinks.kafka.attempts import StagedTransaction
-from krishiv_spark.sinks.kafka.checks import check, planned_topic
+from krishiv_spark.sinks.kafka import task as tasks
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.participant import KafkaParticipant
-from krishiv_spark.sinks.kafka.topics import PlannedTopic
+from krishiv_spark.sinks.kafka.row_records import check_columns
+from krishiv_spark.sinks.kafka.target_topics import PlannedTopic, fetch_writable_topic
+from krishiv_spark.sinks.kafka.task import StagedTransaction
 from krishiv_spark.sinks.log_places import log_in_checkpoint
 from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
 from krishiv_spark.spark.query_target import QueryTarget, digest_of
 
-__all__ = ["KafkaAtLeastOnceWriter", "KafkaPlan", "KafkaWriter", "StagedTransaction"]
+__all__ = [
+    "KafkaAtLeastOnceWriter",
+    "KafkaPlan",
+    "KafkaWriter",
+    "StagedTransaction",
+    "check_writable",
+]
 
 
 @dataclass(frozen=True)
 class KafkaPlan:
-    """What the planner has found out, for all tasks of an epoch.
+    """The planner's results, for all tasks of an epoch.
 
     Attributes:
-        topic: Of the option ``topic``; None without that option.
-        turn: How many generations have begun, with this one.
-        salvaged: What of an epoch is visible already, and must not be staged again.
+        topic: The topic of the option ``topic``; None without that option.
+        generation_count: Number of generations so far, including this one.
+        salvaged: The part of an epoch that is visible already, and must not be staged again.
     """
 
     topic: PlannedTopic | None
-    turn: int
+    generation_count: int
     salvaged: Salvaged[StagedTransaction] | None = None
 
-    def salvaged_of(self, task: Task) -> StagedTransaction | None:
-        """What a task has written that is visible already."""
+    def already_visible(self, task: Task) -> StagedTransaction | None:
+        """Return the part that a task has written and that is visible already; None for none."""
         if self.salvaged is None or self.salvaged.epoch != task.epoch:
             return None
         return next((item for item in self.salvaged.staged if item.task == task.partition), None)
 
 
 class KafkaWriter(LoggedWriter[StagedTransaction, KafkaPlan]):
-    """An epoch is true when its intent is in the log (`EpochLog.intend`)."""
+    """The exactly-once writer. `EpochLog.intend` is the step that makes an epoch true."""
 
     options_type = KafkaSinkOptions
     options: KafkaSinkOptions
@@ -68,16 +79,16 @@ class KafkaWriter(LoggedWriter[StagedTransaction, KafkaPlan]):
     # --- planner
 
     def check(self) -> None:
-        """Planner: the rows can be records, and the cluster and its topic are there."""
-        check(self.options, self.schema, self.mode, streaming=self.streaming)
+        """Planner: check that the rows can be records, and that the cluster has the topic."""
+        check_writable(self.options, self.schema, self.mode, streaming=self.streaming)
 
     def describe_target(self) -> QueryTarget:
-        """Driver: the cluster and the topic."""
+        """Driver: return the cluster and the topic."""
         return _describe(self.options)
 
     def plan(self, ownership: Ownership[StagedTransaction] | None) -> KafkaPlan:
-        """Planner: the topic as `check` has seen it, and what the log has said."""
-        topic = planned_topic(self.options)
+        """Planner: return the topic that `check` has requested, and the state of the log."""
+        topic = _plan_topic(self.options)
         if ownership is None:
             return KafkaPlan(topic, 0)
         return KafkaPlan(topic, ownership.generations, ownership.salvaged)
@@ -91,50 +102,101 @@ class KafkaWriter(LoggedWriter[StagedTransaction, KafkaPlan]):
 
         Rows that are visible already, of an epoch that was committed in part, are only compared.
         """
-        salvaged = plan.salvaged_of(task)
-        if salvaged is not None:
-            attempts.check_same(batches, salvaged)
-            return salvaged
-        return attempts.stage(batches, task, self.options, plan.turn, plan.topic)
+        visible = plan.already_visible(task)
+        if visible is not None:
+            tasks.check_same(batches, visible)
+            return visible
+        return tasks.stage(batches, task, self.options, plan.generation_count, plan.topic)
 
     # --- driver
 
     def participant(self, view: LogView) -> KafkaParticipant:
-        """Driver: the brokers."""
+        """Driver: return the brokers as a participant."""
         return KafkaParticipant(self.options, view.is_owner, streaming=self.streaming)
 
     def log_location(self, query: str) -> str:
-        """Driver: in the checkpoint, or where the option ``epochLog`` says."""
+        """Driver: return the log's location: the checkpoint, or that of the option ``epochLog``."""
         return log_in_checkpoint(self.options, "krishiv-kafka", query, streaming=self.streaming)
 
 
 class KafkaAtLeastOnceWriter(AtLeastOnceWriter[None, PlannedTopic | None]):
-    """Records are visible as they are written; an epoch that is replayed is written again."""
+    """The writer without transactions: records are visible immediately.
+
+    An epoch that is replayed is written again.
+    """
 
     options_type = KafkaSinkOptions
     options: KafkaSinkOptions
 
     def check(self) -> None:
-        """Planner: the rows can be records, and the cluster and its topic are there."""
-        check(self.options, self.schema, self.mode, streaming=self.streaming)
+        """Planner: check that the rows can be records, and that the cluster has the topic."""
+        check_writable(self.options, self.schema, self.mode, streaming=self.streaming)
 
     def describe_target(self) -> QueryTarget:
-        """Driver: the cluster and the topic."""
+        """Driver: return the cluster and the topic."""
         return _describe(self.options)
 
     def plan(self, ownership: Ownership[None] | None) -> PlannedTopic | None:
-        """Planner: the topic as `check` has seen it."""
+        """Planner: return the topic that `check` has requested."""
         del ownership
-        return planned_topic(self.options)
+        return _plan_topic(self.options)
 
     def stage(
         self, batches: Iterator[pa.RecordBatch], task: Task, plan: PlannedTopic | None
     ) -> None:
         """Executor: write the rows, idempotently within this attempt."""
-        attempts.write_plainly(batches, task, self.options, plan)
+        tasks.write_idempotent(batches, task, self.options, plan)
 
     def publish(self, epoch: Epoch, staged: Sequence[None]) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the records are visible."""
+
+
+# --- what both do in the planner
+
+
+def check_writable(
+    options: KafkaSinkOptions, schema: pa.Schema, mode: OutputMode, *, streaming: bool
+) -> None:
+    """Refuse rows, modes and topics that cannot be written.
+
+    Raises:
+        OptionError: If a batch is to replace the contents of the topic.
+        SchemaError: If the rows cannot be records.
+        KafkaFailedError: If the cluster cannot be reached, or the topic does not exist or may not
+            be written.
+    """
+    # In mode "complete" a stream appends its whole result each time, as with Spark's own sink.
+    if mode is OutputMode.REPLACE and (not streaming or options.job is not None):
+        raise OptionError("krishiv-kafka: a topic cannot be overwritten: use mode('append')")
+    check_columns(schema, options.topic)
+    client = _open_first_client(options, streaming=streaming)
+    if options.topic is not None:
+        is_exact = options.delivery == "exactly-once"
+        reads = is_exact and get_transaction_version(client) is TransactionVersion.TV1
+        fetch_writable_topic(client, options.topic, reads=reads)
+
+
+def _open_first_client(options: KafkaSinkOptions, *, streaming: bool) -> KafkaClient:
+    """Return the client; it waits for a cluster that the query has reached before."""
+    query = options.query_id or options.checkpoint_location or options.job
+    name = f"Kafka {options.kafka.bootstrap} for {query or options.topic}"
+    client = open_client(options.kafka, at_start=not (streaming and has_contacted(name)))
+    record_contact(name)
+    return client
+
+
+def _plan_topic(options: KafkaSinkOptions) -> PlannedTopic | None:
+    """Return the topic that `check_writable` has requested; None without the option ``topic``.
+
+    Raises:
+        KafkaFailedError: If it was deleted in the meantime.
+    """
+    if options.topic is None:
+        return None
+    client = open_client(options.kafka)
+    cached = client.get_topic(options.topic)
+    found = cached or fetch_writable_topic(client, options.topic, reads=False)
+    return PlannedTopic.from_topic(found)
 
 
 def _describe(options: KafkaSinkOptions) -> QueryTarget:

@@ -159,7 +159,7 @@ class Topic:
     def await_time_out(self):
         """Until the broker has aborted all that is open."""
         client = open_client(KafkaConfig.from_settings({"bootstrap.servers": self.bootstrap}))
-        await_none(lambda: transactions.unfinished(client, "krishiv."), "still open")
+        await_none(lambda: transactions.list_open_transactions(client, "krishiv."), "still open")
 
 
 def test_a_driver_that_sleeps_beyond_the_timeout_of_its_transactions_changes_nothing(

@@ -21,7 +21,7 @@ from krishiv_spark.testing.suites.base import GOOD_EPOCH, STAGED, SinkPlayer
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 LATE = {"kafka.transaction.timeout.ms": "4000"}
 INTENT = {"krishiv_spark.offsets.epochs:EpochLog.intend": OSError}
-ENDS = {"krishiv_spark.kafka.transactions:end": OSError}
+ENDS = {"krishiv_spark.kafka.transactions:end_transactions": OSError}
 DIES_BEHIND = Fault(0, happened=True, reported=False)
 
 
@@ -55,7 +55,7 @@ def play(topic, tmp_path):
 def stay_away(cluster):
     """Until the broker has aborted whatever is open."""
     client = open_client(KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap}))
-    await_none(lambda: transactions.unfinished(client, "krishiv."), "still open")
+    await_none(lambda: transactions.list_open_transactions(client, "krishiv."), "still open")
 
 
 @pytest.mark.long  # waits for a time-out of the broker

@@ -16,11 +16,11 @@ from krishiv_spark.kafka import transactions, transport
 from krishiv_spark.kafka._kafka_python import OpenConnection
 from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError
 from krishiv_spark.kafka.config import KafkaConfig
-from krishiv_spark.kafka.coordinators import DescribeTransactions
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.list_offsets import list_offsets
 from krishiv_spark.kafka.requests import send_all
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
+from krishiv_spark.kafka.transaction_requests import DescribeTransactions
 from krishiv_spark.runtime.retry import Backoff
 
 pytestmark = pytest.mark.long  # how messages travel; the other files use it
@@ -100,7 +100,7 @@ def test_what_is_waited_for_alone_goes_over_it(client):
 def test_many_threads_get_their_own_answers(client):
     warmed_up(client)
     for number in range(4):
-        transactions.begin(client, f"id-{number}", 60_000)
+        transactions.begin_transaction(client, f"id-{number}", 60_000)
     wrong = []
 
     def ask(number):

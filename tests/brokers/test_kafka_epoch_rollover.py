@@ -17,14 +17,13 @@ from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
-from krishiv_spark.kafka.producing import InitProducerId
 from krishiv_spark.kafka.topic_partition import TopicPartition
-from krishiv_spark.kafka.transactions import Outcome
+from krishiv_spark.kafka.transaction_requests import InitProducerId
+from krishiv_spark.kafka.transactions import Outcome, abort_open
 from krishiv_spark.sinks.base import Task
-from krishiv_spark.sinks.kafka import attempts
-from krishiv_spark.sinks.kafka.markers import outcome_in_log
+from krishiv_spark.sinks.kafka import task as tasks
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
-from krishiv_spark.sinks.kafka.sweeping import abort_open
+from krishiv_spark.sinks.kafka.participant import read_outcome_from_log
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 TIMEOUT_MS = 1_500
@@ -47,7 +46,7 @@ class Bench:
         make_topic(self.bootstrap, self.topic)
         self.client = self._client()
         used = {case: self.stage(case).transaction for case in CASES}
-        assert not transactions.end(self.client, used.values(), commit=False)
+        assert not transactions.end_transactions(self.client, used.values(), commit=False)
         self.await_markers()
         raise_epochs(cluster, {used[case].transactional_id: case[1] for case in CASES})
         self.client = self._client()
@@ -59,24 +58,24 @@ class Bench:
         given = {"kafka.bootstrap.servers": self.bootstrap, "topic": self.topic, **more}
         options = KafkaSinkOptions.parse(given, "krishiv-kafka")
         task = Task(self.query, 0, CASES.index(case), 0)
-        return attempts.stage([pa.record_batch({"value": [row]})], task, options)
+        return tasks.stage([pa.record_batch({"value": [row]})], task, options)
 
     def await_markers(self):
         mine = f"krishiv.{self.query}."
-        await_none(lambda: transactions.unfinished(self.client, mine), "still open")
+        await_none(lambda: transactions.list_open_transactions(self.client, mine), "still open")
 
     def ends(self, staged, *, commit):
         """Whether the coordinator takes it, perhaps as what has happened already."""
-        return not transactions.end(self.client, [staged.transaction], commit=commit)
+        return not transactions.end_transactions(self.client, [staged.transaction], commit=commit)
 
     def became(self, staged):
-        (found,) = transactions.outcomes(self.client, [staged.transaction]).values()
+        (found,) = transactions.find_outcomes(self.client, [staged.transaction]).values()
         return found
 
     def in_log(self, staged):
         tp = TopicPartition(staged.topic, staged.partition)
         producer = staged.transaction.producer_id
-        return outcome_in_log(self.client, tp, staged.offset, producer)
+        return read_outcome_from_log(self.client, tp, staged.offset, producer)
 
     def assert_lost(self, staged):
         """It was aborted, and cannot be committed."""
@@ -171,7 +170,7 @@ def test_what_is_timed_out(bench, first):
 def test_what_is_taken_over(bench, first):
     case = ("taken over", first)
     for staged in uses(bench, case):
-        transactions.begin(bench.client, staged.transaction.transactional_id, 60_000)
+        transactions.begin_transaction(bench.client, staged.transaction.transactional_id, 60_000)
         bench.assert_lost(staged)
     assert not bench.rows(case)
 
@@ -180,7 +179,7 @@ def test_what_is_taken_over(bench, first):
 def test_the_whole_way(bench):
     """One id, initialised until its producer id changes."""
     name = f"krishiv.{bench.query}.whole.0"
-    begun = transactions.begin(bench.client, name, 60_000)
+    begun = transactions.begin_transaction(bench.client, name, 60_000)
     node, request = bench.client.coordinators[name].node, InitProducerId(60_000).request([name])
     producers = set()
     while producers <= {begun.producer_id}:

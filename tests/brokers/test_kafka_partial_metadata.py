@@ -13,13 +13,13 @@ from metadata_proxy import MetadataProxy
 
 from krishiv_spark.errors import DataLossError, LogError
 from krishiv_spark.kafka.client import KafkaFailedError, open_client
-from krishiv_spark.kafka.coordinators import Transaction
 from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.kafka.transaction_requests import Transaction
 from krishiv_spark.sinks.base import Epoch
-from krishiv_spark.sinks.kafka.attempts import StagedTransaction
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.participant import KafkaParticipant
-from krishiv_spark.sinks.kafka.topics import partition_count, writable_topic
+from krishiv_spark.sinks.kafka.target_topics import count_partitions, fetch_writable_topic
+from krishiv_spark.sinks.kafka.task import StagedTransaction
 
 pytestmark = pytest.mark.once
 
@@ -123,7 +123,7 @@ def test_what_one_broker_omits_twice_is_not_confirmed_by_that(broker, proxy, top
     proxy.omit(topic, *kept, times=2)
     options = {"kafka.bootstrap.servers": proxy.bootstrap, "kafka.metadata.max.age.ms": "299998"}
     sink = open_client(KafkaSinkOptions.parse(options, "krishiv-kafka").kafka)
-    assert partition_count(sink, topic, age_s=300) == 4
+    assert count_partitions(sink, topic, age_s=300) == 4
     assert proxy.is_done
 
 
@@ -252,13 +252,13 @@ def test_keys_are_spread_over_all_partitions(proxy, topic, kept):
 
     first = client()
     proxy.omit(topic, *kept)
-    assert len(writable_topic(first, topic, reads=False).leaders) == 4
+    assert len(fetch_writable_topic(first, topic, reads=False).leaders) == 4
     proxy.omit(topic, *kept)
-    assert len(writable_topic(first, topic, reads=False).leaders) == 4
+    assert len(fetch_writable_topic(first, topic, reads=False).leaders) == 4
     proxy.omit(topic, *kept)
-    assert partition_count(client(), topic, age_s=300) == 4
+    assert count_partitions(client(), topic, age_s=300) == 4
     before = proxy.requests
-    assert partition_count(first, topic, age_s=300) == 4
+    assert count_partitions(first, topic, age_s=300) == 4
     assert proxy.requests == before
     assert proxy.is_done
 
@@ -273,7 +273,7 @@ def test_a_committed_epoch_is_not_taken_for_one_in_a_removed_topic(broker, proxy
     given = {"kafka.bootstrap.servers": proxy.bootstrap, "topic": topic}
     options = KafkaSinkOptions.parse(given, "krishiv-kafka")
     participant = KafkaParticipant(options, lambda *_: True, streaming=True)
-    transaction = Transaction(transactional_id="x", producer_id=1, producer_epoch=0, rules=2)
+    transaction = Transaction(transactional_id="x", producer_id=1, producer_epoch=0, version=2)
     wrote_to = ((topic, wrote),)
     staged = [
         StagedTransaction(transaction=transaction, task=0, rows=1, checksum=0, topics=wrote_to)

@@ -19,9 +19,9 @@ from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.list_offsets import list_offsets
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.sinks.base import OutputMode, Task
-from krishiv_spark.sinks.kafka import attempts
+from krishiv_spark.sinks.kafka import task as tasks
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
-from krishiv_spark.sinks.kafka.partition_queue import PartitionQueue
+from krishiv_spark.sinks.kafka.sender import PartitionQueue
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 
 ROWS = 200_000
@@ -44,13 +44,13 @@ class Bench:
         given = {"kafka.bootstrap.servers": self.cluster.bootstrap, "topic": topic, **more}
         return KafkaSinkOptions.parse(given, "krishiv-kafka")
 
-    def stage(self, topic: str, batches, **more: str) -> attempts.StagedTransaction:
+    def stage(self, topic: str, batches, **more: str) -> tasks.StagedTransaction:
         self._epochs += 1
         task = Task("query", self._epochs, 0, self._epochs, generation=self._epochs)
-        return attempts.stage(batches, task, self.options(topic, **more))
+        return tasks.stage(batches, task, self.options(topic, **more))
 
-    def commit(self, staged: attempts.StagedTransaction) -> None:
-        assert not transactions.end(self.client, [staged.transaction], commit=True)
+    def commit(self, staged: tasks.StagedTransaction) -> None:
+        assert not transactions.end_transactions(self.client, [staged.transaction], commit=True)
 
     @property
     def client(self):
@@ -131,10 +131,12 @@ def test_a_leader_that_dies_for_good():
 
 def test_the_rules_of_older_brokers(bench, topic):
     """TV1: partitions are added to a transaction one by one. A client notices the change."""
-    assert transactions.transaction_version(open_client(bench.options(topic, **YOUNG).kafka)) == 2
+    assert (
+        transactions.get_transaction_version(open_client(bench.options(topic, **YOUNG).kafka)) == 2
+    )
     set_transaction_version(bench.cluster.bootstrap, 1)
     staged = bench.stage(topic, rows(20_000), **YOUNG)
-    assert staged.transaction.rules == 1
+    assert staged.transaction.version == 1
     bench.commit(staged)
     bench.commit(staged)  # repeating it changes nothing
     bench.assert_exact(topic, 20_000)
@@ -162,7 +164,7 @@ def test_a_leader_that_takes_the_first_batch_only_the_second_time(
     set_transaction_version(bench.cluster.bootstrap, version)
     refused = refuse_the_first_batches(monkeypatch)
     staged = bench.stage(topic, rows(20_000), **YOUNG, **{"kafka.batch.size": "1000"})
-    assert staged.transaction.rules == version
+    assert staged.transaction.version == version
     assert len(refused) == 1
     bench.commit(staged)
     bench.assert_exact(topic, 20_000)
@@ -205,7 +207,7 @@ def test_many_partitions_are_added_together(bench, wide, monkeypatch):
     set_transaction_version(bench.cluster.bootstrap, 1)
     calls = counted(monkeypatch, transactions, "add_partitions")
     staged = bench.stage(wide, spread_rows(20_000), **YOUNG)
-    assert staged.transaction.rules == 1
+    assert staged.transaction.version == 1
     assert 1 <= len(calls) <= 2
     bench.commit(staged)
     bench.assert_exact(wide, 20_000)
@@ -276,9 +278,9 @@ def test_a_time_out_that_brokers_do_not_allow(bench, topic):
 @pytest.mark.long  # 6 s
 def test_an_attempt_that_was_fenced_cannot_go_on(bench, topic):
     def fence():
-        name = max(transactions.unfinished(bench.client, "krishiv.query."))
-        transactions.begin(bench.client, name, 60_000)
+        name = max(transactions.list_open_transactions(bench.client, "krishiv.query."))
+        transactions.begin_transaction(bench.client, name, 60_000)
 
     with pytest.raises(KafkaFailedError, match="the producer was fenced"):
         bench.stage(topic, rows(half_way=fence))
-    assert not transactions.unfinished(bench.client, "krishiv.query.")
+    assert not transactions.list_open_transactions(bench.client, "krishiv.query.")

@@ -43,7 +43,10 @@ class Onlooker(kafka_topics.Onlooker):
         return [0]
 
     def _await_markers(self):
-        while transactions.COMMITTING in transactions.unfinished(self._client, "krishiv.").values():
+        while (
+            transactions.COMMITTING
+            in transactions.list_open_transactions(self._client, "krishiv.").values()
+        ):
             pass
 
 
@@ -55,7 +58,7 @@ class Bench:
         self.client = KafkaClient(
             KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap})
         )
-        transactions.known(self.client, "krishiv.")
+        transactions.list_transactions(self.client, "krishiv.")
         (node,) = {broker.node for broker in self.client.coordinators.values()}
         self.topics = [self._make_topic(node) for _ in range(TOPICS)]
         self.unneeded = next(each for each in cluster.brokers if each.number != node)

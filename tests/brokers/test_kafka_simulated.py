@@ -84,7 +84,9 @@ def test_it_answers_as_a_real_broker_does(rules):
         if rules == 1:
             set_transaction_version(cluster.bootstrap, 1)
         client = KafkaClient(KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap}))
-        transactions.begin(client, "first", 60_000)  # makes the topic of the coordinators
+        transactions.begin_transaction(
+            client, "first", 60_000
+        )  # makes the topic of the coordinators
         for seed in range(3):
             compare(client, cluster.bootstrap, rules, seed)
         client.close()

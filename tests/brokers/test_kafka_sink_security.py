@@ -123,7 +123,7 @@ def test_what_the_table_in_the_documentation_lists_is_enough(bench):
     writer = bench.writer()
     epoch, staged = bench.stage(writer)
     writer.committer().publish(epoch, [staged])
-    assert transactions.outcomes(bench.anybody, [staged.transaction])
+    assert transactions.find_outcomes(bench.anybody, [staged.transaction])
 
 
 def test_a_refusal_behind_the_intent_is_not_answered_with_a_restart(bench):
@@ -132,7 +132,7 @@ def test_a_refusal_behind_the_intent_is_not_answered_with_a_restart(bench):
     bench.allow_ids(WRITE, DESCRIBE)
     writer = bench.writer()
     epoch, staged = bench.stage(writer)
-    transactions.begin(bench.anybody, staged.transaction.transactional_id, 60_000)
+    transactions.begin_transaction(bench.anybody, staged.transaction.transactional_id, 60_000)
     with pytest.raises(CommitUnknown, match="ACL READ") as failed:
         writer.committer().participant.finish_or_salvage(epoch, [staged])
     assert "restart" not in str(failed.value)

@@ -19,10 +19,10 @@ from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
 from krishiv_spark.kafka.list_offsets import list_offsets
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
+from krishiv_spark.kafka.transactions import abort_open
 from krishiv_spark.sinks.base import Task
-from krishiv_spark.sinks.kafka import attempts
+from krishiv_spark.sinks.kafka import task as tasks
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
-from krishiv_spark.sinks.kafka.sweeping import abort_open
 
 BEFORE_VERIFICATION = "3.5.2"
 UNVERIFIED = {"transaction.partition.verification.enable": "false"}
@@ -46,7 +46,7 @@ class Bench:
         given = {"kafka.bootstrap.servers": self.bootstrap, "topic": self.topic, **OPTIONS}
         task = Task(self.query, turn, 0, attempt, turn, attempt_number=number)
         options = KafkaSinkOptions.parse(given, "krishiv-kafka")
-        return attempts.stage(self._batches(parts), task, options, turn)
+        return tasks.stage(self._batches(parts), task, options, turn)
 
     def _batches(self, parts):
         """Rows, and between them things that happen."""
@@ -66,10 +66,10 @@ class Bench:
         await_that(lambda: list(self._listed().values()).count(transactions.ONGOING) >= count)
 
     def _listed(self):
-        return transactions.unfinished(self.client, self._ids)
+        return transactions.list_open_transactions(self.client, self._ids)
 
     def commit(self, staged):
-        return transactions.end(self.client, [staged.transaction], commit=True)
+        return transactions.end_transactions(self.client, [staged.transaction], commit=True)
 
     def end(self, *, committed):
         tp = TopicPartition(self.topic, 0)
@@ -178,7 +178,7 @@ def test_whoever_finds_no_id_free_takes_one_over(bench, alive):
     fifth = bench.stage(1, "fifth", number=0)
     refused = [staged for staged in alive if bench.commit(staged)]
     assert len(refused) == 1  # which the driver would see before it commits
-    assert transactions.outcomes(bench.client, [each.transaction for each in refused])
+    assert transactions.find_outcomes(bench.client, [each.transaction for each in refused])
     assert not bench.commit(fifth)
 
 

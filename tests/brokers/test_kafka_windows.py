@@ -24,7 +24,7 @@ from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.lifecycle.plans import PlanningFailed
-from krishiv_spark.sinks.kafka.topics import reach_below
+from krishiv_spark.sinks.kafka.target_topics import find_truncated
 from krishiv_spark.testing import (
     BackUp,
     Begin,
@@ -48,7 +48,7 @@ SETTINGS = {
     "transactional.id.expiration.ms": "3600000",
 }
 INTENT = {"krishiv_spark.offsets.epochs:EpochLog.intend": OSError}
-ENDS = {"krishiv_spark.kafka.transactions:end": OSError}
+ENDS = {"krishiv_spark.kafka.transactions:end_transactions": OSError}
 DIES_BEFORE = Fault(0, happened=False, reported=False)
 DIES_BEHIND = Fault(0, happened=True, reported=False)
 DIES_AT_THE_END = Fault(-1, happened=True, reported=False)
@@ -118,7 +118,9 @@ class Bench:
 
     def raise_epochs(self, epoch: int) -> None:
         """Of all producers that have nothing open."""
-        ended = transactions.known(self.client, "krishiv.", ("CompleteCommit", "CompleteAbort"))
+        ended = transactions.list_transactions(
+            self.client, "krishiv.", ("CompleteCommit", "CompleteAbort")
+        )
         raise_epochs(self.cluster, dict.fromkeys(ended, epoch))
         self._look_anew()
 
@@ -133,19 +135,23 @@ class Bench:
 
     def open_ids(self) -> list[str]:
         """What nobody has said the end of; brokers may still write the markers of others."""
-        listed = transactions.unfinished(self.client, "krishiv.")
+        listed = transactions.list_open_transactions(self.client, "krishiv.")
         return sorted(name for name, state in listed.items() if state == transactions.ONGOING)
 
     def commit_one(self, number: int = 0) -> None:
         """End one transaction, as a driver does that dies before it has ended the next."""
         name = self.open_ids()[number]
         now = transactions.describe(self.client, [name])[name]
-        found = transactions.transaction_of(self.client, name, now.producer_id, now.producer_epoch)
-        assert not transactions.end(self.client, [found], commit=True)
+        found = transactions.build_transaction(
+            self.client, name, now.producer_id, now.producer_epoch
+        )
+        assert not transactions.end_transactions(self.client, [found], commit=True)
 
     def stay_away(self) -> None:
         """Until the broker has aborted whatever is open."""
-        await_none(lambda: transactions.unfinished(self.client, "krishiv."), "still open")
+        await_none(
+            lambda: transactions.list_open_transactions(self.client, "krishiv."), "still open"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +213,7 @@ def test_death_between_the_first_and_the_last_end(bench, play):
 def test_an_id_that_somebody_takes_over_before_the_commit(bench, play):
     with play() as driver:
         driver.run((*GOOD_EPOCH, *STAGED))
-        transactions.begin(bench.client, bench.open_ids()[0], 60_000)
+        transactions.begin_transaction(bench.client, bench.open_ids()[0], 60_000)
         driver.do(Commit())
         assert "CommitRejected" in driver.story[-1]
         driver.settle()
@@ -229,9 +235,9 @@ def test_a_topic_that_was_made_anew_between_two_epochs_is_no_older_cluster(bench
     before = {bench.topic: bench.client.fetch_topics([bench.topic])[bench.topic].id}
     bench.make_topic_anew()
     after = {bench.topic: bench.client.fetch_topics([bench.topic])[bench.topic].id}
-    assert reach_below(bench.client, places, before) == set()
-    assert reach_below(bench.client, places, {}) == set()  # a cluster without ids
-    assert reach_below(bench.client, places, after) == {*places}
+    assert find_truncated(bench.client, places, before) == set()
+    assert find_truncated(bench.client, places, {}) == set()  # a cluster without ids
+    assert find_truncated(bench.client, places, after) == {*places}
 
 
 ENDED_AT_THE_LAST, BEGUN_AT_THE_LAST = LAST_EPOCH - 3, LAST_EPOCH - 4
@@ -363,7 +369,7 @@ def test_the_topic_tells_what_coordinators_no_longer_know(bench, play):
         names = bench.open_ids()
         bench.commit_one()
         for name in names:  # hides that the first was committed, and aborts the second
-            transactions.begin(bench.client, name, 60_000)
+            transactions.begin_transaction(bench.client, name, 60_000)
         driver.run(GOOD_EPOCH)
         driver.settle()
 

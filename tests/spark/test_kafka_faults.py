@@ -81,7 +81,7 @@ class TestDrivers(Topic, DriverFaults):
 
     def await_aborts(self, cluster):
         client = open_client(KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap}))
-        await_none(lambda: transactions.unfinished(client, "krishiv."), "still open")
+        await_none(lambda: transactions.list_open_transactions(client, "krishiv."), "still open")
 
     @pytest.mark.long  # it waits; tests/brokers/test_kafka_windows.py does so without Spark
     def test_lost_transactions_are_an_error_if_asked_for_and_else_repaired(self, lost):

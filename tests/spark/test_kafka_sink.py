@@ -167,7 +167,7 @@ def test_a_query_that_is_stopped_in_mid_batch_holds_nobody_up(
 
 def open_ids(cluster, query: str) -> list[str]:
     client = open_client(KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap}))
-    return list(transactions.unfinished(client, f"krishiv.{query}."))
+    return list(transactions.list_open_transactions(client, f"krishiv.{query}."))
 
 
 def until(condition) -> None:

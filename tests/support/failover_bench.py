@@ -20,7 +20,7 @@ from krishiv_spark.formats import KafkaDataSource
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.config import KafkaConfig
-from krishiv_spark.kafka.outcomes import ONGOING, UNFINISHED
+from krishiv_spark.kafka.transactions import ONGOING, UNFINISHED
 from krishiv_spark.testing import Crash, EpochDriver, SinkUnderTest
 from krishiv_spark.testing.processes.pool import Pool
 from krishiv_spark.testing.steps import Step
@@ -35,7 +35,7 @@ HASTY = {"kafka.request.timeout.ms": "1000", "kafka.default.api.timeout.ms": "20
 
 POINTS = {
     "krishiv_spark.offsets.epochs:EpochLog.intend": OSError,
-    "krishiv_spark.kafka.transactions:end": OSError,
+    "krishiv_spark.kafka.transactions:end_transactions": OSError,
 }
 """Where the kit's processes can fall asleep."""
 
@@ -129,7 +129,9 @@ class Bench:
         self.client = KafkaClient(
             KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap})
         )
-        transactions.known(self.client, "krishiv.")  # makes the topic of the coordinators
+        transactions.list_transactions(
+            self.client, "krishiv."
+        )  # makes the topic of the coordinators
         self._pool = Pool(POINTS)
         self._folder = folder
 
@@ -174,7 +176,7 @@ class Bench:
             leaders = self.client.fetch_topics([self.topic])[self.topic].leaders
             return leaders[rng.randrange(PARTITIONS)]
         if victim == "coordinator":
-            name = rng.choice(sorted(transactions.known(self.client, f"{self.topic}.")))
+            name = rng.choice(sorted(transactions.list_transactions(self.client, f"{self.topic}.")))
             self.client.coordinators.clear()
             transactions.describe(self.client, [name])
             return self.client.coordinators[name].node
@@ -199,7 +201,7 @@ class Bench:
     def assert_nothing_hangs(self) -> None:
         """No transaction is open, and readers of committed records get to the end."""
         until = time.monotonic() + PATIENCE
-        while left := transactions.known(self.client, f"{self.topic}.", UNFINISHED):
+        while left := transactions.list_transactions(self.client, f"{self.topic}.", UNFINISHED):
             assert ONGOING not in left.values(), left
             assert time.monotonic() < until, left
         assert self._ends("read_committed") == self._ends("read_uncommitted")

@@ -14,8 +14,8 @@ from krishiv_spark.kafka.security import warn_of_clear_login
 from krishiv_spark.runtime import once
 from krishiv_spark.runtime.contact import record_contact
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.kafka.checks import check
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.writer import check_writable
 
 SERVERS = {"kafka.bootstrap.servers": "a:1, b:2"}
 PASSWORD = "hunter2-very-secret"
@@ -207,7 +207,7 @@ def waited_s(checkpoint):
     options = KafkaSinkOptions.parse(given, "krishiv-kafka")
     schema, begun_s = pa.schema([("value", pa.string())]), time.monotonic()
     with pytest.raises(KafkaFailedError, match="no server listens there"):
-        check(options, schema, OutputMode.APPEND, streaming=True)
+        check_writable(options, schema, OutputMode.APPEND, streaming=True)
     return time.monotonic() - begun_s
 
 

@@ -5,10 +5,10 @@ from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 
 from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError
 from krishiv_spark.kafka.config import KafkaConfig
-from krishiv_spark.kafka.coordinators import DescribeTransactions
 from krishiv_spark.kafka.list_offsets import list_offsets
 from krishiv_spark.kafka.requests import send_all
 from krishiv_spark.kafka.topic_partition import LATEST, BrokerAddress, Topic, TopicPartition
+from krishiv_spark.kafka.transaction_requests import DescribeTransactions
 
 
 class Refusing(KafkaClient):

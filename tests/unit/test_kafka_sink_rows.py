@@ -4,8 +4,7 @@ import pyarrow as pa
 import pytest
 
 from krishiv_spark.errors import SinkError
-from krishiv_spark.sinks.kafka.attempts import StagedTransaction, check_same
-from krishiv_spark.sinks.kafka.task_writer import Fingerprint
+from krishiv_spark.sinks.kafka.task import Fingerprint, StagedTransaction, check_same
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 FIRST_FORM = {  # as an intent of the first release has it, for the rows below

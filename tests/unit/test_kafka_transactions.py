@@ -2,10 +2,14 @@
 
 import pytest
 
-from krishiv_spark.kafka.coordinators import TransactionDescription, TransactionVersion
-from krishiv_spark.kafka.transactions import Outcome, Transaction, outcome
+from krishiv_spark.kafka.transaction_requests import (
+    Transaction,
+    TransactionDescription,
+    TransactionVersion,
+)
+from krishiv_spark.kafka.transactions import Outcome, judge_outcome
 from krishiv_spark.sinks.base import Task
-from krishiv_spark.sinks.kafka.attempts import transactional_ids
+from krishiv_spark.sinks.kafka.task import list_transactional_ids
 
 EPOCH = 7
 TABLE = [
@@ -30,20 +34,23 @@ TABLE = [
 
 def transaction(epoch, version):
     return Transaction(
-        transactional_id="t", producer_id=3, producer_epoch=epoch, rules=TransactionVersion(version)
+        transactional_id="t",
+        producer_id=3,
+        producer_epoch=epoch,
+        version=TransactionVersion(version),
     )
 
 
 @pytest.mark.parametrize(("version", "state", "raised", "became"), TABLE)
 def test_outcomes(version, state, raised, became):
     one = transaction(EPOCH, version)
-    assert outcome(one, TransactionDescription(state, 3, EPOCH + raised, -1, 1, ())) is became
+    assert judge_outcome(one, TransactionDescription(state, 3, EPOCH + raised, -1, 1, ())) is became
 
 
 def test_another_producer_hides_the_outcome():
     one = transaction(EPOCH, 2)
     now = TransactionDescription("CompleteCommit", 4, 0, -1, 1, ())
-    assert outcome(one, now) is Outcome.UNKNOWN
+    assert judge_outcome(one, now) is Outcome.UNKNOWN
 
 
 LAST_EPOCH = 32_766
@@ -64,11 +71,11 @@ LAST_EPOCH = 32_766
 def test_after_the_last_epoch_comes_another_producer(version, epoch, now, became):
     one = transaction(epoch, version)
     state, raised_to = now
-    assert outcome(one, TransactionDescription(state, 1004, raised_to, -1, 1, ())) is became
+    assert judge_outcome(one, TransactionDescription(state, 1004, raised_to, -1, 1, ())) is became
 
 
 def ids(turn, number=0):
-    return transactional_ids("p", Task("q", 0, 5, attempt=70, attempt_number=number), turn)
+    return list_transactional_ids("p", Task("q", 0, 5, attempt=70, attempt_number=number), turn)
 
 
 def test_neighbouring_generations_share_no_id():

@@ -66,7 +66,7 @@ def doctor(*, tasks: int, spark_remote: str | None, master: str | None, **said: 
 
 
 def _options(brokers: str | None, config: Path | None, given: tuple[str, ...]) -> dict[str, str]:
-    from krishiv_spark.sinks.kafka.admin import kafka_settings
+    from krishiv_spark.sinks.kafka.admin import read_kafka_settings
 
     options = {name.lower(): text for name, text in map(name_and_value, given)}
-    return options if brokers is None else {**kafka_settings(brokers, config), **options}
+    return options if brokers is None else {**read_kafka_settings(brokers, config), **options}

@@ -63,16 +63,16 @@ _OPTIONS = click.option(
 @click.option("--query", default="", help="Id of one query. Default: all queries.")
 def transactions_list(bootstrap: str, command_config: Path | None, prefix: str, query: str) -> None:
     """Show each open transaction with its start time and its query."""
-    from krishiv_spark.sinks.kafka.admin import open_lines
+    from krishiv_spark.sinks.kafka.admin import list_open_lines
 
-    say_lines(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
+    say_lines(list_open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
 
 
 def _admin(*, epoch_log: str | None, given: Mapping[str, str], **where: Any) -> TransactionAdmin:
     from krishiv_spark.sinks.kafka.admin import TransactionAdmin
 
     elsewhere = {} if epoch_log is None else {"epochLog": epoch_log}
-    return TransactionAdmin.of(**where, given={**given, **elsewhere})
+    return TransactionAdmin.from_options(**where, given={**given, **elsewhere})
 
 
 @transactions.command("show")
@@ -85,7 +85,7 @@ def _admin(*, epoch_log: str | None, given: Mapping[str, str], **where: Any) -> 
 def transactions_show(**where: Any) -> None:
     """Show a query's transactions and the intent in its epoch log that decides about them."""
     admin = _admin(**where)
-    say_lines(admin.lines(), "no transaction is open, and the newest epoch is complete")
+    say_lines(admin.list_lines(), "no transaction is open, and the newest epoch is complete")
 
 
 @transactions.command("resolve")
@@ -102,7 +102,7 @@ def transactions_resolve(*, dry_run: bool, **where: Any) -> None:
     A driver that still runs on the checkpoint is fenced and fails.
     """
     admin = _admin(**where)
-    say_lines(admin.lines(), "nothing to do")
+    say_lines(admin.list_lines(), "nothing to do")
     if not dry_run:
         admin.resolve()
         say("done")
@@ -122,9 +122,9 @@ def transactions_abort(
     If the driver died while it committed, the rows of some tasks are visible already; the rows of
     the other tasks are deleted now. A job that is still running fails.
     """
-    from krishiv_spark.sinks.kafka.admin import abort_job, open_lines
+    from krishiv_spark.sinks.kafka.admin import abort_job, list_open_lines
 
-    say_lines(open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
+    say_lines(list_open_lines(bootstrap, command_config, prefix, query), "no transaction is open")
     if not dry_run:
         abort_job(bootstrap, command_config, prefix, query)
         say("done")

@@ -175,9 +175,10 @@ def _client(options: KafkaSinkOptions) -> KafkaClient:
 
 def _check_rules(client: KafkaClient, said: Findings) -> bool:
     """Whether the cluster has the rules of KIP-890."""
-    from krishiv_spark.kafka.transactions import TransactionVersion, transaction_version
+    from krishiv_spark.kafka.transaction_requests import TransactionVersion
+    from krishiv_spark.kafka.transactions import get_transaction_version
 
-    is_new = transaction_version(client) is TransactionVersion.TV2
+    is_new = get_transaction_version(client) is TransactionVersion.TV2
     if is_new:
         said.ok("Kafka: transaction.version is 2")
     else:
@@ -201,22 +202,22 @@ def _check_ids(client: KafkaClient, options: KafkaSinkOptions, probe: str, said:
     )
     name = f"{start}doctor-{probe}.0.0"
     with said.looking_at(f"Kafka, transactional ids {start}…", advice) as well:
-        transactions.begin(client, name, options.timeout_ms)
+        transactions.begin_transaction(client, name, options.timeout_ms)
         transactions.describe(client, [name])
-        transactions.known(client, name)
+        transactions.list_transactions(client, name)
         well(f"can be begun, for {options.timeout_ms / 1000:g} s, seen and listed")
 
 
 def _check_topic(
     client: KafkaClient, options: KafkaSinkOptions, said: Findings, *, reads: bool
 ) -> None:
-    from krishiv_spark.sinks.kafka.topics import writable_topic
+    from krishiv_spark.sinks.kafka.target_topics import fetch_writable_topic
 
     if options.topic is None:
         return
     advice = "create it, or allow the user to write it"
     with said.looking_at(f"Kafka, topic {options.topic}", advice) as well:
-        found = writable_topic(client, options.topic, reads=reads)
+        found = fetch_writable_topic(client, options.topic, reads=reads)
         well(f"can be written, {len(found.leaders)} partitions")
 
 

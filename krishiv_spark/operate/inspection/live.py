@@ -155,7 +155,7 @@ def topic_options(
 def _transactions(status: CheckpointStatus, given: Mapping[str, str]) -> tuple[str, ...] | None:
     """Lines for those that are open; None if the query does not write to this cluster."""
     from krishiv_spark.kafka.client import open_client
-    from krishiv_spark.sinks.kafka.admin import open_lines_of
+    from krishiv_spark.sinks.kafka.admin import list_open_lines_of
 
     if status.log is None or "Kafka cluster" not in (status.log.target or ""):
         return None
@@ -163,7 +163,7 @@ def _transactions(status: CheckpointStatus, given: Mapping[str, str]) -> tuple[s
     if client.fetch_cluster_id() not in (status.log.target or ""):
         return None
     prefix = _lower(given).get(_ID, _ID_BY_DEFAULT)
-    return tuple(open_lines_of(client, f"{prefix}.{status.query}."))
+    return tuple(list_open_lines_of(client, f"{prefix}.{status.query}."))
 
 
 def _staged(storage: Storage, table: str, query: str) -> list[int] | None:

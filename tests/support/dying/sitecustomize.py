@@ -11,7 +11,7 @@ from pathlib import Path
 
 from krishiv_spark.kafka import transactions
 
-end = transactions.end
+end = transactions.end_transactions
 
 
 def end_one_and_die(client, named, *, commit):
@@ -25,4 +25,4 @@ def end_one_and_die(client, named, *, commit):
     return {}
 
 
-transactions.end = end_one_and_die
+transactions.end_transactions = end_one_and_die

@@ -13,19 +13,22 @@ import numpy as np
 import pyarrow as pa
 from kafka.protocol.producer import ProduceRequest
 
-from krishiv_spark.kafka.coordinators import (
-    DescribeTransactions,
-    Transaction,
-    TransactionDescription,
-    TransactionVersion,
-)
 from krishiv_spark.kafka.fetches import PartitionFetch
 from krishiv_spark.kafka.fetches import build_fetch as fetch
 from krishiv_spark.kafka.fetches import read_response as fetched
 from krishiv_spark.kafka.list_offsets import ListOffsets
-from krishiv_spark.kafka.producing import AddPartitionsToTxn, EndTxn, FenceProducer, InitProducerId
 from krishiv_spark.kafka.records import Accumulator, RecordColumns
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
+from krishiv_spark.kafka.transaction_requests import (
+    AddPartitionsToTxn,
+    DescribeTransactions,
+    EndTxn,
+    FenceProducer,
+    InitProducerId,
+    Transaction,
+    TransactionDescription,
+    TransactionVersion,
+)
 
 __all__ = ["Conversation", "Ticket"]
 
@@ -122,7 +125,7 @@ class Conversation:
             transactional_id=ticket.name,
             producer_id=ticket.producer,
             producer_epoch=ticket.epoch,
-            rules=TransactionVersion(rules),
+            version=TransactionVersion(rules),
         )
 
     def produce(self, ticket: Ticket, partition: int, *, again: bool = False) -> Answered:

@@ -15,8 +15,8 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.lifecycle import epoch_write, identities
 from krishiv_spark.offsets import EpochLog
 from krishiv_spark.sinks import history as logs
-from krishiv_spark.sinks.kafka import attempts, sweeping
 from krishiv_spark.sinks.kafka import participant as kafka
+from krishiv_spark.sinks.kafka import task as tasks
 from krishiv_spark.sinks.kafka.participant import KafkaParticipant
 from krishiv_spark.sinks.kafka.writer import KafkaPlan
 from krishiv_spark.sinks.logged import LogCommitter
@@ -85,9 +85,9 @@ def _replaced(patches: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
 _DEATHS = {"kill": 1, "crash": 1}
 _RIVALS = {"hold up": 3, "take over": 3, "go first": 2}
 _FEW_IDS = [
-    (attempts, "_TURNS", 1),
-    (attempts, "_SLOTS", 1),
-    (transactions, "first_free", switches.first),
+    (tasks, "_ID_SETS", 1),
+    (tasks, "_IDS_PER_TASK", 1),
+    (transactions, "pick_transactional_id", switches.first),
 ]
 _UNHELPED = {
     "sink": "kafka",
@@ -167,7 +167,10 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "sweep": Mutation(
         "Whatever is open and named by no intent is aborted.",
-        [(kafka, "abort_open", switches.nothing), (kafka, "abort_siblings", switches.nothing)],
+        [
+            (kafka, "abort_open", switches.nothing),
+            (kafka, "abort_other_attempts", switches.nothing),
+        ],
         Kind(
             {"sink": "kafka", "is_tidy": True, "tasks": 1, "sizes": (2,), "lazy": False},
             _DEATHS,
@@ -185,7 +188,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "settle": Mutation(
         "What a coordinator refuses to commit is looked up.",
-        [(KafkaParticipant, "_settle", switches.settle_blindly)],
+        [(KafkaParticipant, "_resolve_refused", switches.settle_blindly)],
         Kind({"sink": "kafka"}, _LOSSES, ("EndTxn", "create")),
     ),
     "settled": Mutation(
@@ -203,11 +206,11 @@ MUTATIONS: dict[str, Mutation] = {
             (LogCommitter, "_mark_previous_finished", switches.nothing),
         ],
         Kind({"sink": "kafka", "reuse": False}, _DEATHS, ("Produce", "EndTxn"), (10, 20)),
-        always=[*_FEW_IDS, (KafkaParticipant, "_in_log", switches.outcome_as_it_is)],
+        always=[*_FEW_IDS, (KafkaParticipant, "_outcome_from_markers", switches.outcome_as_it_is)],
     ),
     "turns": Mutation(
         "Neighbouring generations have different ids.",
-        [(attempts, "_TURNS", 1)],
+        [(tasks, "_ID_SETS", 1)],
         Kind(
             _UNHELPED | {"stragglers": True},
             _RIVALS,
@@ -228,14 +231,14 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "exact": Mutation(
         "The producer epoch tells whose transaction the coordinator speaks of.",
-        [(transactions, "outcome", switches.outcome_of_state)],
+        [(transactions, "judge_outcome", switches.outcome_of_state)],
         Kind({"sink": "kafka", "stragglers": True, "tasks": 1}, _RIVALS | {"copy task": 2}),
         always=_FEW_IDS,
         within=300,
     ),
     "fence": Mutation(
         "Whoever is swept cannot write any more, also under TV1.",
-        [(sweeping, "_abort_once", switches.end_only)],
+        [(transactions, "_abort_once", switches.end_only)],
         Kind(
             {"sink": "kafka", "rules": 1, "verify": False, "stragglers": True, "pieces": True},
             _RIVALS | _DEATHS | {"copy task": 2},
@@ -244,13 +247,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "kept": Mutation(
         "What is visible of a voided epoch is not staged again.",
-        [(KafkaPlan, "salvaged_of", switches.nothing)],
+        [(KafkaPlan, "already_visible", switches.nothing)],
         Kind({"sink": "kafka", "tasks": 2, "sizes": (3,)}, _LOSSES, ("EndTxn",), (10, 20)),
         within=40,
     ),
     "same rows": Mutation(
         "Rows of a part that is kept are compared.",
-        [(attempts, "check_same", switches.nothing)],
+        [(tasks, "check_same", switches.nothing)],
         Kind(
             {"sink": "kafka", "tasks": 2, "sizes": (3,), "moving": True},
             _LOSSES,

@@ -11,13 +11,14 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 from unittest import mock
 
-from krishiv_spark.kafka import client, coordinators, outcomes, requests
+from krishiv_spark.kafka import client, requests, transaction_requests, transactions
 from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.lifecycle import epoch_write, identities
 from krishiv_spark.offsets import entries, journal
 from krishiv_spark.runtime import retry
 from krishiv_spark.sinks import log_view, logged, values
-from krishiv_spark.sinks.kafka import attempts, rows, task_writer
+from krishiv_spark.sinks.kafka import row_records
+from krishiv_spark.sinks.kafka import task as tasks
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from simulation.clock import FakeOs, FakeTime, FakeUuid
 from simulation.cluster.network import SimulatedTransport
@@ -103,13 +104,17 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (client, "os", OS),
     (client, "time", TIME),
     (requests, "time", TIME),
-    (coordinators, "_NAMES", 24),  # enough for four coordinators, and much less work than 512
-    (outcomes, "_LAST_EPOCH", 2**15 - 2),
+    (
+        transaction_requests,
+        "_NAMES",
+        24,
+    ),  # enough for four coordinators, and much less work than 512
+    (transactions, "_LAST_EPOCH", 2**15 - 2),
     (retry, "time", TIME),
     (retry, "_jittered", lambda pause_s: pause_s),  # a seed tells one story
-    (rows, "time", TIME),
-    (attempts, "warm_ahead", lambda: None),
-    (task_writer, "await_warm", lambda: None),
+    (row_records, "time", TIME),
+    (tasks, "warm_ahead", lambda: None),
+    (tasks, "await_warm", lambda: None),
     (log_view, "open_log", lambda _, query=None, *_storage: present().open_log(query)),
     (SparkCheckpoint, "folder", _checkpoint_folder),
 ]
@@ -117,7 +122,7 @@ _SEAMS: list[tuple[Any, str, Any]] = [
 
 def use_highest_epoch(top: int) -> None:
     """Producer epochs end here; the last one but this is the last that is given away."""
-    outcomes._LAST_EPOCH = top - 1
+    transactions._LAST_EPOCH = top - 1
 
 
 @contextlib.contextmanager

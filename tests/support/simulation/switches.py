@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from krishiv_spark.kafka.outcomes import Outcome
-from krishiv_spark.kafka.producing import EndTxn
 from krishiv_spark.kafka.requests import send_all
-from krishiv_spark.kafka.transactions import transaction_of
+from krishiv_spark.kafka.transaction_requests import EndTxn
+from krishiv_spark.kafka.transactions import Outcome, build_transaction
 from krishiv_spark.offsets import EpochLog, State, epochs
 from krishiv_spark.offsets.entries import Entry, entry_name, new_entry, snapshot_name, to_bytes
 from krishiv_spark.sinks import history
@@ -150,7 +149,7 @@ def outcome_of_state(transaction: Any, now: Any) -> Outcome:
 def end_only(client: Any, ongoing: Any, within_s: float) -> dict[str, Exception]:
     """Also under TV1, where that leaves the producer's epoch as it is."""
     exact = {
-        name: transaction_of(client, name, now.producer_id, now.producer_epoch)
+        name: build_transaction(client, name, now.producer_id, now.producer_epoch)
         for name, now in ongoing.items()
     }
     answers = send_all(
