@@ -44,7 +44,7 @@ class ExpectedTopic(NamedTuple):
     partitions: frozenset[int]
 
     @classmethod
-    def of(cls, topic: Topic) -> ExpectedTopic:
+    def from_topic(cls, topic: Topic) -> ExpectedTopic:
         """Return the topic of a response."""
         return cls(topic.usable_id, frozenset(topic.leaders))
 
@@ -122,6 +122,6 @@ def fetch_topics_once(client: KafkaClient, names: Collection[str]) -> dict[str, 
 
 def any_topic_deleted(client: KafkaClient, before: Mapping[str, Topic]) -> bool:
     """Return True if a topic was deleted or recreated, or has fewer partitions."""
-    expected = {name: ExpectedTopic.of(topic) for name, topic in before.items()}
+    expected = {name: ExpectedTopic.from_topic(topic) for name, topic in before.items()}
     now = fetch_topics_with_retry(client, expected)
     return now is not None and not are_confirmed(expected, now)

@@ -111,12 +111,12 @@ class _OffsetLookup:
         """Look up the offsets; see `RepeatedLookup.fetch`."""
         started_s = time.monotonic()
         table = self._send(client, client.config.api_timeout_s)
-        if missing := table.missing():
-            kind, previous = self._request_for(missing), PreviousAttempt(started_s, table.why)
+        if missing := table.list_missing():
+            kind, previous = self._build_request(missing), PreviousAttempt(started_s, table.why)
             found = send_all(
                 client, kind, missing, format_item=lambda tp: f" of {tp}", previous=previous
             )
-            table.fill(found)
+            table.store_single(found)
         return table.found
 
     def fetch_within(
@@ -125,8 +125,8 @@ class _OffsetLookup:
         """Look up the offsets; see `RepeatedLookup.fetch_within`."""
         started_s = time.monotonic()
         table = self._send(client, within_s)
-        if missing := table.missing():
-            kind, previous = self._request_for(missing), PreviousAttempt(started_s, table.why)
+        if missing := table.list_missing():
+            kind, previous = self._build_request(missing), PreviousAttempt(started_s, table.why)
             found = send_all(
                 client,
                 kind,
@@ -136,10 +136,10 @@ class _OffsetLookup:
                 within_s=within_s,
                 previous=previous,
             )
-            table.fill(found)
+            table.store_single(found)
         return table.found, table.is_found
 
-    def _request_for(self, partitions: Collection[TopicPartition]) -> ListOffsets:
+    def _build_request(self, partitions: Collection[TopicPartition]) -> ListOffsets:
         wanted = dict(zip(self.rows.partitions, self._times.tolist(), strict=True))
         return ListOffsets({tp: wanted[tp] for tp in partitions}, committed=self._committed)
 
@@ -148,16 +148,16 @@ class _OffsetLookup:
         from kafka.errors import KafkaError
 
         found = _OffsetTable(self.rows)
-        shares = self._leader_shares(client)
+        shares = self._share_by_leader(client)
         messages = [(share.node, share.request.build_message()) for share in shares]
         for share, answer in zip(shares, client.ask(messages, within_s), strict=True):
             if isinstance(answer, KafkaError):
                 found.why = answer
             else:
-                found.put(share.rows, share.request.find_rows(answer), answer)
+                found.store(share.rows, share.request.find_rows(answer), answer)
         return found
 
-    def _leader_shares(self, client: KafkaClient) -> list[_LeaderShare]:
+    def _share_by_leader(self, client: KafkaClient) -> list[_LeaderShare]:
         """Return the requests by leader; they are made again only if a leader has changed."""
         if unknown := set(self.rows.topics) - client.list_cached_topics():
             client.fetch_topics(unknown)
@@ -199,12 +199,12 @@ class _OffsetTable:
         self.is_found = np.zeros(len(rows), np.bool_)
         self.why: Exception | str = "it has no leader"
 
-    def missing(self) -> list[TopicPartition]:
+    def list_missing(self) -> list[TopicPartition]:
         """Return the partitions without a result."""
         partitions = self.found.rows.partitions
         return [partitions[row] for row in np.flatnonzero(~self.is_found).tolist()]
 
-    def put(
+    def store(
         self, rows: NDArray[np.int64], positions: NDArray[np.int64], answer: OffsetResponse
     ) -> None:
         """Store the results of one leader, without the partitions that have an error.
@@ -225,7 +225,7 @@ class _OffsetTable:
         self.found.epochs[at] = answer.epochs[good]
         self.is_found[at] = True
 
-    def fill(self, found: Mapping[TopicPartition, FoundOffset | Exception]) -> None:
+    def store_single(self, found: Mapping[TopicPartition, FoundOffset | Exception]) -> None:
         """Store the results of single partitions, without errors."""
         positions = {tp: row for row, tp in enumerate(self.found.rows.partitions)}
         for tp, each in found.items():

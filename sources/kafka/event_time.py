@@ -40,7 +40,7 @@ class PartitionTimes:
     quiet: Mapping[TopicPartition, int]
     idle: Collection[TopicPartition]
 
-    def slowest(self) -> int | None:
+    def find_slowest(self) -> int | None:
         """Return the time of the slowest partition that is not idle; None if one has none yet."""
         if not self.times or any(tp not in self.idle for tp in self.quiet):
             return None
@@ -116,7 +116,7 @@ class EventTime:
         quiet = self._drop_times_ahead(start.quiet)
         known = find_idle_partitions(times, quiet, ends, newest, self.options.idle_timeout)
         held = "a partition has no record yet" if known.times else None
-        slowest = known.slowest()
+        slowest = known.find_slowest()
         watermark = self.watermarks.advance(
             start.watermark,
             self.limit.sort(ahead.values())._replace(newest_ms=slowest),

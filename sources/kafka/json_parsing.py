@@ -240,29 +240,29 @@ def find_unknown(texts: pa.Array, kind: pa.StructType) -> UnknownFields:
     """
     lines = pc.binary_join_element_wise(_strip_objects(texts).cast(pa.string()), "", "\n")
     found = JsonStructure(lines.buffers()[2], kind)
-    top = found.members(found.documents)
+    top = found.find_members(found.documents)
     is_kept = np.zeros(len(top.colons), np.bool_)
     tokens, names = [np.empty(0, np.int64)], [pa.array([], pa.string())]
     for path, each, objects in found.walk(kind):
         if not pa.types.is_struct(each):
             continue
-        members = found.members(objects)
-        unknown = members.where(~found.have_name_of(members, [one.name for one in each]))
+        members = found.find_members(objects)
+        unknown = members.filter(~found.match_names(members, [one.name for one in each]))
         is_kept[np.searchsorted(top.colons, unknown.colons, side="right") - 1] = True
         tokens.append(unknown.colons)
         prefix = f"{path}." if path else ""
-        names.append(pc.binary_join_element_wise(prefix, found.names(unknown), ""))
-    rows = found.rows_of(np.concatenate(tokens))
+        names.append(pc.binary_join_element_wise(prefix, found.slice_names(unknown), ""))
+    rows = found.find_rows(np.concatenate(tokens))
     return UnknownFields(
-        rows, pa.concat_arrays(names), _build_rests(found, top.where(is_kept), len(texts))
+        rows, pa.concat_arrays(names), _build_rests(found, top.filter(is_kept), len(texts))
     )
 
 
 def _build_rests(found: JsonStructure, kept: Members, rows: int) -> pa.Array:
     """Return an object of the members of each row, and null for a row without any."""
-    counts = np.bincount(found.rows_of(kept.colons), minlength=rows)
+    counts = np.bincount(found.find_rows(kept.colons), minlength=rows)
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, found.texts(kept)), ",")
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, found.slice_texts(kept)), ",")
     whole = pc.binary_join_element_wise("{", joined, "}", "")
     return pc.if_else(pa.array(counts > 0), whole, pa.scalar(None, pa.string()))
 
@@ -276,9 +276,9 @@ def have_field(texts: pa.Array, names: Sequence[str]) -> NDArray[np.bool_]:
     """
     lines = pc.binary_join_element_wise(_strip_objects(texts).cast(pa.string()), "", "\n")
     found = JsonStructure(lines.buffers()[2], pa.struct([]))
-    members = found.members(found.documents)
+    members = found.find_members(found.documents)
     result = np.zeros(len(texts), np.bool_)
-    result[found.rows_of(members.colons[found.have_name_of(members, names)])] = True
+    result[found.find_rows(members.colons[found.match_names(members, names)])] = True
     return result
 
 
@@ -314,7 +314,7 @@ class Members:
     starts: Ints
     sizes: Ints
 
-    def where(self, chosen: Flags) -> Members:
+    def filter(self, chosen: Flags) -> Members:
         """Return some of the members."""
         return Members(self.colons[chosen], self.starts[chosen], self.sizes[chosen])
 
@@ -351,19 +351,19 @@ class JsonStructure:
             opens = here[self._is_open[here]]
         return found
 
-    def rows_of(self, tokens: Ints) -> Ints:
+    def find_rows(self, tokens: Ints) -> Ints:
         """Return the number of the document in which each token is."""
         rows: Ints = np.searchsorted(self.documents, tokens, side="right") - 1
         return rows
 
-    def members(self, objects: Ints) -> Members:
+    def find_members(self, objects: Ints) -> Members:
         """Return the members of objects, given by the tokens that open them."""
         colons = np.flatnonzero(self._are_in(objects) & (self.signs == _COLON))
         ends = np.searchsorted(self._quotes, self.at[colons]) - 1
         starts = self._quotes[ends - 1] + 1
         return Members(colons, starts, self._quotes[ends] - starts)
 
-    def have_name(self, members: Members, name: str) -> Flags:
+    def match_name(self, members: Members, name: str) -> Flags:
         """Return True for each member with a name; an escaped name never matches."""
         wanted = np.frombuffer(name.encode(), np.uint8)
         same: Flags = members.sizes == len(wanted)
@@ -371,18 +371,18 @@ class JsonStructure:
         same[same] = (self.text[begins[:, None] + np.arange(len(wanted))] == wanted).all(axis=1)
         return same
 
-    def have_name_of(self, members: Members, names: Sequence[str]) -> Flags:
+    def match_names(self, members: Members, names: Sequence[str]) -> Flags:
         """Return True for each member with one of some names."""
         found = np.zeros(len(members.colons), np.bool_)
         for name in names:
-            found |= self.have_name(members, name)
+            found |= self.match_name(members, name)
         return found
 
-    def names(self, members: Members) -> pa.Array:
+    def slice_names(self, members: Members) -> pa.Array:
         """Return the names of members, with the escapes of the text."""
         return self._slice_text(members.starts, members.sizes)
 
-    def texts(self, members: Members) -> pa.Array:
+    def slice_texts(self, members: Members) -> pa.Array:
         """Return the text of members: their names and values."""
         ends = self.at[self._find_ends(members.colons)]
         return self._slice_text(members.starts - 1, ends - members.starts + 1)
@@ -431,13 +431,13 @@ class JsonStructure:
             inner = np.flatnonzero(self._are_in(containers) & self._is_open)
             yield from self._walk_nested(path, kind.value_type, inner)
             return
-        members = self.members(containers[self.signs[containers] == _OBJECT])
+        members = self.find_members(containers[self.signs[containers] == _OBJECT])
         if pa.types.is_map(kind):
             yield from self._walk_nested(path, kind.item_type, self._container_values(members))
             return
         for each in children(kind):
             if pa.types.is_nested(each.type):
-                found = members.where(self.have_name(members, each.name))
+                found = members.filter(self.match_name(members, each.name))
                 below = f"{path}.{each.name}" if path else each.name
                 yield from self._walk_nested(below, each.type, self._container_values(found))
 
@@ -453,7 +453,7 @@ class JsonStructure:
         containers: Ints = after[self._is_open[after]]
         return containers
 
-    def closes(self, containers: Ints) -> Ints:
+    def find_closes(self, containers: Ints) -> Ints:
         """Return the tokens that close containers of one level."""
         if not len(containers):
             return containers
@@ -461,7 +461,7 @@ class JsonStructure:
         found: Ints = same[np.searchsorted(same, containers)]
         return found
 
-    def commas(self, containers: Ints) -> Ints:
+    def find_commas(self, containers: Ints) -> Ints:
         """Return the commas that are directly in some containers."""
         return np.flatnonzero(self._are_in(containers) & (self.signs == _COMMA))
 
@@ -485,15 +485,15 @@ def rewrite_maps(data: pa.Buffer, kind: pa.StructType) -> pa.Buffer:
             continue
         if (found.signs[objects] == _ARRAY).any():
             raise pa.ArrowInvalid("an array instead of a map")
-        closes = found.closes(objects)
+        closes = found.find_closes(objects)
         empty = closes == objects + 1
         for text, tokens in (
             (b"[", objects[empty]),
             (b"]", closes[empty]),
             (b'[{"key":', objects[~empty]),
             (b"}]", closes[~empty]),
-            (b'},{"key":', found.commas(objects)),
-            (b',"value":', found.members(objects).colons),
+            (b'},{"key":', found.find_commas(objects)),
+            (b',"value":', found.find_members(objects).colons),
         ):
             positions = found.at[tokens]
             texts[text] = np.concatenate([texts[text], positions]) if text in texts else positions

@@ -47,7 +47,7 @@ class StartingPosition:
         """Return True if any partition has this name, which is `EARLIEST` or `LATEST`."""
         return not self.is_time and (self.everywhere == word or word in self.each.values())
 
-    def of(self, tp: TopicPartition) -> int:
+    def get(self, tp: TopicPartition) -> int:
         """Return the number for a partition."""
         return self.each[tp] if self.everywhere is None else self.everywhere
 

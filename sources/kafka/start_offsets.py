@@ -133,7 +133,7 @@ class OffsetResolver:
         latest_otherwise: bool,
     ) -> dict[TopicPartition, int]:
         self._check_partitions(where, partitions, what)
-        asked = {tp: where.of(tp) for tp in partitions}
+        asked = {tp: where.get(tp) for tp in partitions}
         if where.is_time:
             return self._resolve_times(asked, latest_otherwise=latest_otherwise)
         named = {tp: offset for tp, offset in asked.items() if offset >= 0}

@@ -1,4 +1,4 @@
-"""The Kafka source on a broker that loses what it had: one rule decides, wherever that shows."""
+"""The Kafka source on a broker that loses records: one policy decides, wherever it is detected."""
 
 import uuid
 from itertools import chain

@@ -1,4 +1,4 @@
-"""Where the Kafka source stands when options, transactions and partitions change around it."""
+"""The position of the Kafka source while options, transactions and partitions change."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Compiled kernels are kept where no other user of the machine can put code."""
+"""Compiled kernels are cached in folders that no other user of the machine can write to."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""ListOffsets as bytes: what kafka-python makes of the same, in each version."""
+"""ListOffsets as bytes, compared with kafka-python's messages in each version."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ answers = st.lists(
 )
 
 
-def kept(times, *, committed=True):
+def prepare(times, *, committed=True):
     rows = PartitionTable(times)
     each = np.array([times[tp] for tp in rows.partitions], np.int64)
     return PreparedListOffsets(rows, each, committed=committed)
@@ -84,7 +84,7 @@ def same(one: OffsetResponse, other: OffsetResponse):
 @given(asked, versions, st.booleans())
 def test_a_packed_request_is_byte_for_byte_that_of_kafka_python(times, version, committed):
     ours, theirs = KafkaProtocol(client_id="x"), KafkaProtocol(client_id="x")
-    request = kept(times, committed=committed)
+    request = prepare(times, committed=committed)
     for _ in range(2):  # the second one from what was kept
         message = request.build_message()
         message.API_VERSION = version
@@ -122,7 +122,7 @@ def test_any_bytes_are_read_or_refused(data, version):
 def through_the_parser(times, version, body):
     """What kafka-python hands over for an answer."""
     protocol = KafkaProtocol(client_id="x")
-    message = kept(times).build_message()
+    message = prepare(times).build_message()
     message.API_VERSION = version
     number = protocol.send_request(message)
     header = number.to_bytes(4, "big") + (b"\0" if version >= 6 else b"")
@@ -138,7 +138,7 @@ def test_kafka_python_hands_the_answer_over(version):
     found = through_the_parser(times, version, answer)
     assert found.offsets.tolist() == [5, -1]
     assert found.codes.tolist() == [0, 6]
-    assert kept(times).find_rows(found).tolist() == [1, 0]
+    assert prepare(times).find_rows(found).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("at", ["partition", "topic", "whole"])
@@ -161,10 +161,10 @@ def test_a_damaged_answer_ends_the_connection():
 
 def test_the_version_is_one_that_the_broker_has():
     """Which kafka-python finds out by attributes of the message."""
-    message = kept({TopicPartition("t", 0): LATEST}).build_message()
+    message = prepare({TopicPartition("t", 0): LATEST}).build_message()
     for newest, wanted in ((3, 3), (9, 9), (99, 11)):
         assert BrokerVersionData(api_versions={2: (0, newest)}).api_version(message) == wanted
-    newest = kept({TopicPartition("t", 0): MAX_TIMESTAMP}).build_message()
+    newest = prepare({TopicPartition("t", 0): MAX_TIMESTAMP}).build_message()
     from kafka.errors import IncompatibleBrokerVersion
 
     with pytest.raises(IncompatibleBrokerVersion):
@@ -172,7 +172,7 @@ def test_the_version_is_one_that_the_broker_has():
 
 
 def test_what_was_not_asked_about_has_no_place():
-    request = kept({TopicPartition("t", 1): LATEST, TopicPartition("u", 0): LATEST})
+    request = prepare({TopicPartition("t", 1): LATEST, TopicPartition("u", 0): LATEST})
     topics = [("x", [(1, 0, 0, 0, 0)]), ("u", [(0, 0, 0, 0, 0), (7, 0, 0, 0, 0)])]
     answer = parse_response(memoryview(plain_answer(topics, 8).encode()), 8)
     assert request.find_rows(answer).tolist() == [-1, 1, -1]

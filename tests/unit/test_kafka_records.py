@@ -1,4 +1,4 @@
-"""What Kafka sends becomes rows: all of them, in order, and no other."""
+"""Record batches of Kafka become rows: all records, in order, and no others."""
 
 import logging
 import struct

@@ -1,4 +1,4 @@
-"""Bytes that are damaged, or lie: an error that says where, and never a wrong row."""
+"""Damaged or forged bytes: an error with their position, and never a wrong row."""
 
 import struct
 import sys

@@ -1,4 +1,4 @@
-"""What a batch of the Kafka source takes, and how it is spread over tasks."""
+"""The offsets of a batch of the Kafka source, and their distribution over tasks."""
 
 import pytest
 from hypothesis import given
@@ -159,29 +159,29 @@ def test_numbers_by_partition_come_back(numbers):
 
 def test_the_slowest_partition_holds_the_watermark():
     known = find_idle_partitions({A: 100, B: 70}, {}, {A: 1, B: 1}, {A: 1, B: 1}, 50)
-    assert (known.idle, known.slowest()) == (set(), 70)
+    assert (known.idle, known.find_slowest()) == (set(), 70)
 
 
 def test_a_partition_that_is_read_and_far_behind_is_idle():
     known = find_idle_partitions({A: 100, B: 40}, {}, {A: 1, B: 1}, {A: 1, B: 1}, 50)
-    assert (known.idle, known.slowest()) == ({B}, 100)
+    assert (known.idle, known.find_slowest()) == ({B}, 100)
 
 
 def test_a_partition_with_a_backlog_is_not_idle():
     known = find_idle_partitions({A: 100, B: 40}, {}, {A: 1, B: 1}, {A: 1, B: 2}, 50)
-    assert (known.idle, known.slowest()) == (set(), 40)
+    assert (known.idle, known.find_slowest()) == (set(), 40)
 
 
 def test_a_partition_without_records_holds_the_watermark_until_it_is_idle():
     ends = {A: 1, B: 0}
     first = find_idle_partitions({A: 100}, {}, ends, ends, 50)
-    assert (dict(first.quiet), first.slowest()) == ({B: 100}, None)
+    assert (dict(first.quiet), first.find_slowest()) == ({B: 100}, None)
     later = find_idle_partitions({A: 151}, first.quiet, ends, ends, 50)
-    assert (later.idle, later.slowest()) == ({B}, 151)
+    assert (later.idle, later.find_slowest()) == ({B}, 151)
 
 
 def test_without_any_record_nothing_is_known():
-    assert find_idle_partitions({}, {}, {A: 0}, {A: 0}, 50).slowest() is None
+    assert find_idle_partitions({}, {}, {A: 0}, {A: 0}, 50).find_slowest() is None
 
 
 @pytest.mark.parametrize("order", [(A, B, C), (C, B, A)])

@@ -1,4 +1,4 @@
-"""Options of the Kafka source: what may be given, and what is said when it may not."""
+"""Options of the Kafka source: accepted values, and the errors for others."""
 
 import pytest
 

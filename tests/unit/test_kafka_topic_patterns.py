@@ -1,4 +1,4 @@
-"""`subscribePattern`: what Python's own engine matches, in time that no topic's name decides."""
+"""`subscribePattern`: the matches of Python's engine, in bounded time for any topic's name."""
 
 import re
 import time
