@@ -30,7 +30,7 @@ pytestmark = pytest.mark.long  # how messages travel; the other files use it
     scope="module", params=[pytest.param("plain", marks=pytest.mark.long), "TLS and SCRAM"]
 )
 def cluster(request):
-    with open_cluster(secure=request.param != "plain") as found:
+    with open_cluster(ours=True, secure=request.param != "plain") as found:
         with contextlib.closing(connect(found)) as first:
             state(first)  # until there are coordinators, it takes many messages
         yield found
@@ -146,7 +146,7 @@ def test_a_broker_that_hung_up_is_noticed_before_anything_is_sent(client, cluste
     line = warmed_up(client)
     restart(cluster)
     with monkeypatch.context() as patch:
-        patch.setattr(line, "_answer", None)  # so that a use fails
+        patch.setattr(line, "_exchange", None)  # so that a use fails
         assert state(client) == "Gone"
     assert not line.is_open
     warmed_up(client)

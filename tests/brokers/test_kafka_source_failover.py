@@ -125,7 +125,7 @@ def test_a_partition_without_a_leader_is_waited_for_and_not_lost(cluster):
     start, end = hasty.initial(), newest(hasty)
     cluster.brokers[2].kill()
     await_partition(cluster, topic, lambda found: found["leader_id"] < 0)
-    with pytest.raises(KafkaFailedError, match=f"{topic}-0 has no leader, time is up"):
+    with pytest.raises(KafkaFailedError, match=f"{topic}-0 has no leader, and the time is up"):
         rows(hasty, start, end)
     cluster.brokers[2].start()  # it takes a while
     assert rows(kafka_reading.reader(cluster.bootstrap, topic), start, end) == [*range(10)]

@@ -13,6 +13,8 @@ import pytest
 from krishiv_spark.kafka.dev import open_cluster
 
 _BROKER = pytest.StashKey[ExitStack]()
+_PATIENT = {"broker.session.timeout.ms": "120000"}
+"""After `--all` it has thousands of topics on a busy machine: a pause must not fence it."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -22,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not shared or "KRISHIV_TEST_KAFKA" in os.environ or config.option.collectonly:
         return
     stack = config.stash[_BROKER] = ExitStack()
-    cluster = stack.enter_context(open_cluster())
+    cluster = stack.enter_context(open_cluster(settings=_PATIENT))
     os.environ["KRISHIV_TEST_KAFKA"] = cluster.bootstrap
     stack.callback(os.environ.pop, "KRISHIV_TEST_KAFKA")
 

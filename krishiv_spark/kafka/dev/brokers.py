@@ -163,7 +163,7 @@ def has_kafka_jars(version: str = KAFKA_VERSION) -> bool:
 
 def _kafka(version: str, main: str, *args: str) -> list[str]:
     # For a short life: a small heap, one thread that collects, the quick compiler.
-    heap = ("-Xms128m", "-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    heap = ("-Xms128m", "-Xmx1536m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     return [*heap, "-cp", f"{kafka_jars(version)}/*", main, *args]
 
 
