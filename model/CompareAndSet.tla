@@ -4,8 +4,8 @@
    writers commit, snapshots expire.
 
      Plan, Commit           lifecycle.EpochWrite
-     Attempt, Send, Look    Committer.commit, _attempt, _compare_and_set, _look, _is_ours
-     Stop                   Committer._failed, IcebergWriter.publish, discard *)
+     Attempt, Send, Look    EpochCommit.run, _attempt, _compare_and_set, _load_table, _has_succeeded
+     Stop                   EpochCommit._to_failure, IcebergCommitter.publish, discard *)
 EXTENDS Integers, FiniteSets, TLC
 
 CONSTANTS

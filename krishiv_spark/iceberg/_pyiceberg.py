@@ -1,7 +1,7 @@
 """What is used of PyIceberg besides its public names. Here, and nowhere else, they are touched.
 
 Subclasses override private methods too, which cannot be done from here: the catalogs (`sqlcatalog`,
-`rest`), and in `sinks.iceberg` the snapshot of an epoch (`manifests`) and its Avro files (`avro`).
+`rest`), and in `sinks.iceberg` the snapshot of an epoch (`epoch_snapshot`).
 ``tests/unit/test_pyiceberg.py`` names all that is relied on.
 """
 

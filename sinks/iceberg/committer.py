@@ -1,301 +1,563 @@
-"""Who commits epochs to a table, and removes what none of them names. Driver."""
+"""The commits of epochs to a table: one snapshot for each, with the epoch's properties. Driver.
+
+PyIceberg's own retry applies the same change to any newer state of the table, so two drivers of one
+query would both add their rows. Here, each attempt first checks in the table's metadata that the
+epoch is not committed yet. `EpochCommit._compare_and_set` is the linearization point: the catalog
+accepts rows and properties together, and only if the branch still has the checked snapshot.
+"""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from krishiv_spark.errors import CommitRejected
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchTableError,
+    UnauthorizedError,
+)
+
+from krishiv_spark.errors import (
+    CommitRejected,
+    CommitUnknown,
+    Fenced,
+    KrishivError,
+    OptionError,
+)
+from krishiv_spark.iceberg._pyiceberg import remove_written
+from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
+from krishiv_spark.iceberg.embedded import CatalogReplacedError, get_catalog_file
 from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.property_keys import PARENT_KEY
 from krishiv_spark.messages.exception_chains import scrub
+from krishiv_spark.messages.redaction import excerpt
 from krishiv_spark.runtime.once import warn_once
-from krishiv_spark.runtime.parallel import side_by_side
-from krishiv_spark.sinks.base import CommittedEpoch, Epoch, TwoPhaseCommitter
+from krishiv_spark.sinks.base import TwoPhaseCommitter
+from krishiv_spark.sinks.iceberg import epoch_properties
+from krishiv_spark.sinks.iceberg.copy_on_write import CopyOnWrite
+from krishiv_spark.sinks.iceberg.epoch_properties import EpochProgress
+from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
+from krishiv_spark.sinks.iceberg.epoch_updates import (
+    Append,
+    EpochMode,
+    EpochUpdate,
+    Replace,
+    SnapshotChanges,
+    check_staged_exist,
+)
+from krishiv_spark.sinks.iceberg.expiry import delete_expired_files, expire_with_commit
+from krishiv_spark.sinks.iceberg.key_rule import KeyRule
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.target import StagedDataFiles
-from krishiv_spark.storage.paths import url_scheme
+from krishiv_spark.sinks.iceberg.orphans import delete_unused
+from krishiv_spark.sinks.iceberg.table_setup import CachedTable, find_table
+from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
+from krishiv_spark.sinks.values import CommittedEpoch, Epoch
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
+    from uuid import UUID
+
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
-    from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
-    from krishiv_spark.sinks.iceberg.commits import Change
-    from krishiv_spark.sinks.iceberg.kept_keys import KeyRule
-
-__all__ = ["Effect", "IcebergCommitter", "TableInHand", "check_shared"]
+__all__ = ["EpochCommit", "IcebergCommitter"]
 
 _log = logging.getLogger(__name__)
 
-_DISK = {None, "file"}
-"""Schemes of what may be another folder on each machine."""
+_REFUSALS = (BadRequestError, ForbiddenError, NoSuchTableError, UnauthorizedError)
+"""Responses of a catalog that would be the same after a repetition."""
 
-_OLD_S = 600.0
-"""Age from which staged files are looked up before a commit; no sensible guard age is shorter."""
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What epochs do to the rows that are in the table; without either, they add to them.
-
-    Attributes:
-        upsert_spec: How rows change others; None if they do not.
-        replaces: Whether they take the place of all others.
-    """
-
-    upsert_spec: UpsertSpec | None = None
-    replaces: bool = False
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The key columns by which rows change others; none if they do not."""
-        return () if self.upsert_spec is None else self.upsert_spec.keys
-
-
-class TableInHand:
-    """The table as this process has just loaded it, which saves the next one a request.
-
-    It stays in its process when its writer travels: others load the table themselves.
-    """
-
-    def __init__(self) -> None:
-        self._table: Table | None = None
-
-    def put(self, table: Table) -> Table:
-        """Keep a table that was loaded now."""
-        self._table = table
-        return table
-
-    def look(self, options: IcebergSinkOptions) -> Table:
-        """The table in hand, or else as it is now."""
-        return self._table or self.put(_open_own_table(options))
-
-    def peek(self) -> Table | None:
-        """Return the table in hand; None if it was not loaded."""
-        return self._table
-
-    def forget(self) -> None:
-        """Load the table again at the next call: it was changed otherwise."""
-        self._table = None
-
-    def take(self, options: IcebergSinkOptions) -> Table:
-        """As `look`, for somebody who changes it: nobody has it in hand after that."""
-        table, self._table = self._table, None
-        return table or _open_own_table(options)
-
-
-def _open_own_table(options: IcebergSinkOptions) -> Table:
-    from krishiv_spark.sinks.iceberg.copied import open_own_table  # tasks import no PyIceberg here
-
-    return open_own_table(options)
-
-
-def check_shared(io: FileIO, staged: Sequence[StagedDataFiles]) -> None:
-    """Check that the staged files are there for the driver.
-
-    What tasks wrote to a disk may be on another machine. In a store, only files that were staged
-    long ago are looked up: a driver that was paused, or a long epoch, may have been overtaken by a
-    vacuum.
-
-    Raises:
-        CommitRejected: If one is not there: the snapshot would name files that no reader finds.
-    """
-    paths = [(path, item) for item in staged for path in item.paths]
-    on_disk = (path for path, _ in paths if url_scheme(path) in _DISK)
-    old = [path for path, item in paths if url_scheme(path) not in _DISK and _is_old(item)]
-
-    def is_there(path: str) -> bool:
-        return bool(io.new_input(path).exists())
-
-    missing = next((path for path in on_disk if not is_there(path)), None)
-    if missing is None:
-        found = side_by_side(is_there, old)
-        missing = next((path for path, there in zip(old, found, strict=True) if not there), None)
-    if missing is not None:
-        raise CommitRejected(
-            f"{FORMAT}: the driver cannot find {missing}, which a task has written. Nothing of "
-            "the epoch is visible. 'warehouse' must be a folder that all machines share, or in "
-            "a store. If 'krishiv-spark iceberg vacuum' ran meanwhile, its --older-than was "
-            "shorter than the epoch: restart the query, which writes the epoch again"
-        )
-
-
-def _is_old(item: StagedDataFiles) -> bool:
-    """Return True if a vacuum may have taken the files for orphans."""
-    return item.at_s > 0 and time.time() - item.at_s > _OLD_S
+_NEVER_EXPIRED: set[UUID] = set()
+"""Tables whose catalog has refused this process a commit that expires snapshots."""
 
 
 class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
-    """One snapshot for each epoch; `Committer` says when it is true.
+    """A committer that adds one snapshot for each epoch, see `EpochCommit`.
 
     Args:
-        options: Of the sink.
-        effect: Of the query's epochs.
-        in_hand: The table, if somebody has just loaded it.
+        options: Options of the sink.
+        mode: The effect of the query's epochs.
+        cache: The table, if this process has just loaded it.
     """
 
-    def __init__(self, options: IcebergSinkOptions, effect: Effect, in_hand: TableInHand) -> None:
-        self.effect = effect
+    def __init__(self, options: IcebergSinkOptions, mode: EpochMode, cache: CachedTable) -> None:
+        self.mode = mode
         self._options = options
-        self._in_hand = in_hand
+        self._cache = cache
 
     def table(self) -> Table:
-        """Driver: the table, as this process has seen it last."""
-        return self._in_hand.look(self._options)
+        """Driver: return the table as this process has loaded it last."""
+        return self._cache.get(self._options)
 
     def forget_table(self) -> None:
-        """Operator: the table was changed by other means than this committer."""
-        self._in_hand.forget()
+        """Operator: load the table again at its next use, since another program changed it."""
+        self._cache.clear()
 
     def last_committed(self, query: str) -> CommittedEpoch | None:
-        """Driver: the newest epoch in the table's own mark; enrols a query that has none.
+        """Driver: return the newest epoch that the table records; enrol a query that has none.
 
         Raises:
-            OptionError: If the catalog does not keep the property that a mark is, or `check_key`.
+            OptionError: If the catalog does not keep the property that records the epoch, or as
+                `check_key`.
         """
         self.check_key(query)
         self.enrol(query)
-        return self.newest_epoch(query)
+        return self.read_committed(query)
 
     def check_key(self, query: str | None) -> None:
         """Driver: refuse upserts by another key than the table's. See `KeyRule`.
 
         Raises:
-            OptionError: If the query's are, or it appends to a table with upserts.
+            OptionError: If the query upserts by another key, or appends to a table with upserts.
         """
-        self._key_rule(self.effect, query).check(self.table().metadata)
+        self._key_rule(self.mode, query).check(self.table().metadata)
 
-    def _key_rule(self, effect: Effect, query: str | None, *, is_decided: bool = False) -> KeyRule:
-        from krishiv_spark.sinks.iceberg.kept_keys import KeyRule
+    def _key_rule(self, mode: EpochMode, query: str | None, *, is_decided: bool = False) -> KeyRule:
+        return KeyRule(self._options, mode.keys, mode.replaces, query, is_decided)
 
-        return KeyRule(self._options, effect.keys, effect.replaces, query, is_decided)
-
-    def newest_epoch(self, query: str) -> CommittedEpoch | None:
-        """Driver: as `last_committed`; changes nothing."""
-        from krishiv_spark.sinks.iceberg.marks import last_committed_epoch
-
-        return last_committed_epoch(self.table().metadata, query)
+    def read_committed(self, query: str) -> CommittedEpoch | None:
+        """Driver: return the newest epoch that the table records; change nothing."""
+        return epoch_properties.read_committed_epoch(self.table().metadata, query)
 
     def peek_committed(self, query: str) -> CommittedEpoch | None:
-        """Driver: as `newest_epoch`; None of a table that is not there."""
-        from krishiv_spark.sinks.iceberg.tables import find_table
-
-        if self._in_hand.peek() is None:
+        """Driver: as `read_committed`, but return None if the table does not exist."""
+        if self._cache.peek() is None:
             found = find_table(self._options)
             if found is None:
                 return None
-            self._in_hand.put(found)
-        return self.newest_epoch(query)
+            self._cache.set(found)
+        return self.read_committed(query)
 
     def enrol(self, query: str) -> None:
-        """Driver: make sure that the catalog keeps the mark of a new query. See `enrol_query`.
+        """Driver: ensure that the catalog keeps the property of a new query. See `enrol_query`.
 
-        A query whose newest epoch only the summaries of snapshots have goes on, with a warning.
+        A query whose committed epoch is only in summaries of snapshots continues, with a warning.
         """
-        from krishiv_spark.sinks.iceberg.marks import has_key, is_marked
-
-        table = self.table()
-        if has_key(table.metadata, query) or not is_marked(query, self._options.txn_app_id):
+        table, app = self.table(), self._options.txn_app_id
+        if epoch_properties.has_epoch_property(table.metadata, query):
             return
-        if (mark := self.newest_epoch(query)) is not None:
-            warn_once(
-                _log,
-                f"{table.metadata.table_uuid} {query}",
-                "%s: table %s has epoch %d of query %s, but not its property "
-                "'krishiv.epoch.%s': another program removed it, or the catalog does not keep "
-                "table properties. The query continues with the summaries of its snapshots. "
-                "Once they have expired, a restart could write rows again: have the catalog "
-                "keep properties, or expire no snapshots",
-                FORMAT,
-                self._options.table_name,
-                mark.epoch,
-                query,
-                query,
-            )
+        if not epoch_properties.is_repeatable(query, app):
             return
-        from krishiv_spark.sinks.iceberg.enrolment import enrol_query
-
-        self._in_hand.put(enrol_query(table, self._options, query))
+        if (committed := self.read_committed(query)) is None:
+            self._cache.set(epoch_properties.enrol_query(table, self._options, query))
+            return
+        warn_once(
+            _log,
+            f"{table.metadata.table_uuid} {query}",
+            "%s: table %s has epoch %d of query %s, but not its property "
+            "'krishiv.epoch.%s': another program removed it, or the catalog does not keep "
+            "table properties. The query continues with the summaries of its snapshots. "
+            "Once they have expired, a restart could write rows again: have the catalog "
+            "keep properties, or expire no snapshots",
+            FORMAT,
+            self._options.table_name,
+            committed.epoch,
+            query,
+            query,
+        )
 
     def publish(self, epoch: Epoch, staged: Sequence[StagedDataFiles]) -> None:
-        """Driver: one snapshot with the rows and the mark. See `Committer`."""
-        from krishiv_spark.sinks.iceberg.commits import Committer
-
-        if not staged and not self.effect.replaces:
+        """Driver: commit one snapshot with the rows and the epoch's properties."""
+        if not staged and not self.mode.replaces:
             return  # a batch job without rows
-        change = self._change(epoch, staged, self.effect)
-        rule = self._key_rule(self.effect, epoch.query)
-        committer = Committer(self._options, epoch, change, rule)
-        table = self._in_hand.take(self._options)
+        update = self._create_update(epoch, staged, self.mode)
+        rule = self._key_rule(self.mode, epoch.query)
+        commit = EpochCommit(self._options, epoch, update, rule)
+        table = self._cache.pop(self._options)
         try:
             with redact_errors(table.io, f"commit epoch {epoch.number}"):
-                check_shared(table.io, staged)
-                committer.commit(table)
-        # Of any class: a file that cannot be read, a store that fails, too little memory.
+                check_staged_exist(table.io, staged)
+                commit.run(table)
+        # Errors of any class: an unreadable file, a failed store, too little memory.
         except Exception:
-            if committer.is_refused:
-                self._clean(change, table, published=False, certain=True)
+            if commit.is_refused:
+                update.delete_written(is_committed=False)
+                update.delete_staged(table.io)
                 self.discard(staged)
             raise
-        self._clean(change, table, published=True, certain=not committer.unknown)
+        self._clean_up(commit, update, table)
 
     def finish(
-        self, epoch: Epoch, staged: Sequence[StagedDataFiles], effect: Effect | None = None
+        self, epoch: Epoch, staged: Sequence[StagedDataFiles], mode: EpochMode | None = None
     ) -> None:
-        """Driver: as `publish`, for an epoch that is true already: nothing staged is removed.
+        """Driver: as `publish`, but for an epoch whose intent is logged: keep all staged files.
 
         Args:
-            epoch: Whose intent is logged.
-            staged: What is to be in the table.
-            effect: Of this epoch; None for that of the query as it is now.
+            epoch: The epoch of the intent.
+            staged: The files that the intent names.
+            mode: The effect of this epoch; None for the query's current mode.
 
         Raises:
-            Fenced: If the table holds the epoch, or a later one.
-            SinkError: If it is not in the table, or that is not known.
+            Fenced: If the table has the epoch, or a later one.
+            SinkError: If the epoch is not in the table, or that is not known.
         """
-        from krishiv_spark.sinks.iceberg.commits import Committer
-        from krishiv_spark.sinks.iceberg.upserts import Upsert
-
-        effect = effect or self.effect
-        change = self._change(epoch, staged, effect)
-        rule = self._key_rule(effect, epoch.query, is_decided=True)
-        committer = Committer(self._options, epoch, change, rule)
-        table = self._in_hand.take(self._options)
+        mode = mode or self.mode
+        update = self._create_update(epoch, staged, mode)
+        rule = self._key_rule(mode, epoch.query, is_decided=True)
+        commit = EpochCommit(self._options, epoch, update, rule)
+        table = self._cache.pop(self._options)
         try:
             with redact_errors(table.io, f"commit epoch {epoch.number}"):
-                committer.commit(table)
+                commit.run(table)
         except Exception:
-            if committer.is_refused and isinstance(change, Upsert):
-                change.clean_written(published=False)  # what the intent names stays
+            if commit.is_refused:
+                update.delete_written(is_committed=False)
             raise
-        self._clean(change, table, published=True, certain=not committer.unknown)
+        self._clean_up(commit, update, table)
 
-    def _change(self, epoch: Epoch, staged: Sequence[StagedDataFiles], effect: Effect) -> Change:
-        from krishiv_spark.sinks.iceberg.changes import Append, Replace
-        from krishiv_spark.sinks.iceberg.upserts import Upsert
-
-        if effect.upsert_spec is not None:
-            return Upsert(self._options, staged, effect.upsert_spec, epoch)
-        kind = Replace if effect.replaces else Append
-        return kind(self._options, staged)
+    def _create_update(
+        self, epoch: Epoch, staged: Sequence[StagedDataFiles], mode: EpochMode
+    ) -> EpochUpdate:
+        if mode.upsert_spec is not None:
+            return CopyOnWrite(self._options, staged, mode.upsert_spec, epoch)
+        return Replace(staged) if mode.replaces else Append(staged)
 
     @staticmethod
-    def _clean(change: Change, table: Table, *, published: bool, certain: bool) -> None:
-        from krishiv_spark.sinks.iceberg.upserts import Upsert
-
-        if isinstance(change, Upsert):
-            change.clean(table.io, published=published, certain=certain)
+    def _clean_up(commit: EpochCommit, update: EpochUpdate, table: Table) -> None:
+        if not commit.is_unknown:  # otherwise vacuum deletes the files of the other attempts
+            update.delete_written(is_committed=True)
+        update.delete_staged(table.io)
 
     def discard(self, staged: Sequence[StagedDataFiles]) -> None:
-        """Anywhere: remove staged files that no snapshot names."""
-        from krishiv_spark.sinks.iceberg.unused import remove_unused
-
+        """Anywhere: delete staged files that no snapshot names."""
         try:
-            remove_unused(self._options, staged)
+            delete_unused(self._options, staged)
         except Exception as error:  # noqa: BLE001  best effort: `krishiv-spark iceberg vacuum` finds them
             shown = scrub(error, self._options.secrets())
             _log.warning("staged files remain for vacuum to remove", exc_info=shown)
+
+
+class EpochCommit:
+    """The commit of one epoch: attempts, each on the newest table, until one succeeds. Driver.
+
+    Args:
+        options: Name the table, and limit the time.
+        epoch: Its query, number and digest are committed with the rows.
+        update: The change of the table's files.
+        key_rule: Checks and commits the key columns of upserts.
+    """
+
+    def __init__(
+        self, options: IcebergSinkOptions, epoch: Epoch, update: EpochUpdate, key_rule: KeyRule
+    ) -> None:
+        self._options = options
+        self._epoch = epoch
+        self._update = update
+        self._key_rule = key_rule
+        self._attempts: list[EpochTransaction] = []
+        self._error: Exception | None = None
+        self._winner: EpochTransaction | None = None
+        self._expiry_refused: Exception | None = None
+        self.is_unknown = False
+        """True if the outcome of an attempt is unknown: no staged file may be deleted then."""
+
+    def run(self, table: Table) -> None:
+        """Commit the epoch.
+
+        Args:
+            table: The table as it was loaded last, for the first attempt.
+
+        Raises:
+            Fenced: If another driver has committed this epoch or a later one.
+            CommitRejected: If the epoch is certainly not in the table.
+            CommitUnknown: If it is unknown whether the epoch is in the table.
+        """
+        backoff = self._options.commit_backoff()
+        self._attempt(table)
+        while self._error is not None:
+            if isinstance(self._error, CatalogReplacedError):
+                # In another catalog the table is another one, or an older one, whose folders may
+                # lack the staged files.
+                raise self._to_failure()
+            # The table is loaded even if the time is up: the last attempt may have succeeded.
+            may_continue = backoff.pause()
+            found = self._load_table()
+            if found is not None and self._has_succeeded(found):
+                break
+            if found is not None:
+                self._check_own_epoch(found)
+            is_refused = isinstance(self._error, _REFUSALS)
+            if not may_continue or (is_refused and not self._may_omit_expiry()):
+                raise self._to_failure()
+            if found is not None:
+                self._check_history(found)
+                self._attempt_again(found)
+        self._delete_lost_manifests()
+
+    def _attempt_again(self, table: Table) -> None:
+        """Make another attempt, on the table that was loaded after a failed one.
+
+        Raises:
+            CommitUnknown: If the update is rejected while an earlier attempt, whose request got no
+                response, may still succeed: the table is still at the base of that attempt.
+        """
+        try:
+            self._attempt(table)
+        except CommitRejected as error:
+            head = table.metadata.current_snapshot_id
+            bases = (attempt.table_metadata.current_snapshot_id for attempt in self._attempts)
+            if not self.is_unknown or head not in bases:
+                raise
+            raise CommitUnknown(
+                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} may or may "
+                "not be in the table: one attempt got no response, and another one failed: "
+                f"{error}"
+            ) from error
+
+    def _attempt(self, table: Table) -> None:
+        """Check this state of the table, plan the update on it, and send the commit once."""
+        self._check_not_committed(table)
+        self._check_base(table)
+        self._check_key(table)
+        transaction, before = EpochTransaction(table), table.metadata
+        is_allowed = before.table_uuid not in _NEVER_EXPIRED
+        transaction.may_expire = is_allowed and self._expiry_refused is None
+        progress = self._read_progress()
+        with self._reject_table_errors():
+            self._stage_snapshot(transaction, self._update.plan(table), progress)
+            expire_with_commit(transaction, self._options)
+            self._key_rule.stage(transaction)
+            if self._is_repeatable:
+                epoch_properties.stage_epoch(transaction, self._epoch, progress)
+        # Before the request: it may succeed although an error is reported.
+        self._attempts.append(transaction)
+        self._compare_and_set(transaction)
+        if self._error is None:
+            self._record_refused_expiry(before)
+            delete_expired_files(table, before)
+
+    def _stage_snapshot(
+        self, transaction: EpochTransaction, changes: SnapshotChanges, progress: EpochProgress
+    ) -> None:
+        parent = transaction.table_metadata.current_snapshot_id
+        lineage = {} if parent is None else {PARENT_KEY: str(parent)}
+        summary = {**progress.summary, **epoch_properties.to_summary(self._epoch), **lineage}
+        merge = self._options.merge_manifests
+        snapshot = EpochSnapshot(transaction, summary, changes.removed, merge=merge)
+        for file in changes.added:
+            snapshot.append_data_file(file)
+        snapshot.commit()
+
+    def _may_omit_expiry(self) -> bool:
+        """Return True if the refused attempt expired snapshots that no option asks to expire.
+
+        A catalog that expires snapshots itself may forbid it to others: that must not stop rows.
+        """
+        attempt = self._attempts[-1]
+        if not attempt.expires or self._options.expires_snapshots:
+            return False
+        if isinstance(self._error, (NoSuchTableError, UnauthorizedError)):
+            return False  # these errors are not about the expiry
+        self._expiry_refused = self._error
+        return True
+
+    def _record_refused_expiry(self, metadata: TableMetadata) -> None:
+        """Stop expiring in this process, once a commit without the expiry has succeeded."""
+        if self._expiry_refused is None:
+            return
+        _NEVER_EXPIRED.add(metadata.table_uuid)
+        _log.warning(
+            "%s: the catalog refuses a commit to table %s that expires snapshots: %s. Epochs "
+            "are committed without expiring snapshots. Unless the catalog expires them, use "
+            "another program; 'keepSnapshots' = 'all' keeps them without this warning",
+            FORMAT,
+            self._options.table_name,
+            excerpt(str(self._expiry_refused), self._options.secrets()),
+        )
+
+    @contextmanager
+    def _reject_table_errors(self) -> Iterator[None]:
+        """Convert errors of PyIceberg about the table into the rejection of the epoch.
+
+        Raises:
+            CommitRejected: After such an error; errors of stores are raised unchanged.
+        """
+        try:
+            yield
+        except (KrishivError, OSError, CommitFailedException):
+            raise
+        except Exception as error:
+            raise CommitRejected(
+                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} cannot be "
+                f"added to table {self._options.table_name}: {type(error).__name__}: {error}. "
+                "Nothing was committed: correct the table's metadata, then restart the query"
+            ) from error
+
+    @property
+    def _is_repeatable(self) -> bool:
+        return epoch_properties.is_repeatable(self._epoch.query, self._options.txn_app_id)
+
+    def _read_progress(self) -> EpochProgress:
+        found = SparkCheckpoint.of(self._options)
+        return EpochProgress() if found is None else EpochProgress.read(found, self._epoch)
+
+    def _compare_and_set(self, transaction: EpochTransaction) -> None:
+        """Send the commit: the linearization point.
+
+        The epoch is committed if and only if the catalog accepts this request.
+        """
+        try:
+            transaction.compare_and_set()
+            self._error, self._winner = None, transaction
+        # Another commit was faster, or the catalog was replaced: this one was not accepted.
+        except (CommitFailedException, CatalogReplacedError) as error:
+            self._error = error
+        except Exception as error:  # noqa: BLE001  it may have succeeded: the table is loaded again
+            self._error = error
+            self.is_unknown = self.is_unknown or not isinstance(error, _REFUSALS)
+            # A connection whose COMMIT has failed shows a state that no other connection reads:
+            # the table is loaded over a new one.
+            forget_catalog(self._options)
+
+    def _check_own_epoch(self, table: Table) -> None:
+        """Stop if the table's epoch may be this driver's own, from a snapshot that has expired.
+
+        An attempt that lost against a faster commit may have lost against itself, if a proxy has
+        repeated the request. If the table records no epoch although this commit would record one,
+        no attempt has succeeded.
+        """
+        newest = self._find_newer_epoch(table)
+        if self._is_repeatable and newest is None:
+            return
+        if not _may_have_expired_since(table.metadata, self._base):
+            return
+        self.is_unknown = True
+        if newest is not None:
+            raise CommitUnknown(
+                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} may or may "
+                "not be in the table as this driver has written it: the table has epoch "
+                f"{newest.epoch} of the query, and a snapshot that was committed after the "
+                "first attempt has expired, perhaps its own; restart the query, which checks "
+                "the table and continues"
+            )
+
+    def _find_newer_epoch(self, table: Table) -> CommittedEpoch | None:
+        """Return the query's committed epoch, if it is this one or a later one."""
+        newest = epoch_properties.read_committed_epoch(table.metadata, self._epoch.query)
+        return newest if newest is not None and newest.epoch >= self._epoch.number else None
+
+    def _check_not_committed(self, table: Table) -> None:
+        newest = self._find_newer_epoch(table)
+        if newest is not None:
+            raise Fenced(
+                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} is not "
+                f"published: the table has epoch {newest.epoch} of the query from another "
+                "driver; two drivers run on one checkpoint"
+            )
+
+    def _check_base(self, table: Table) -> None:
+        """Refuse rows that were computed from another snapshot than the table's newest."""
+        expected, now = self._options.if_snapshot, table.metadata.current_snapshot_id or "none"
+        if expected not in {None, now}:
+            raise CommitRejected(
+                f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query} is not "
+                f"published: its rows were computed from snapshot {expected} ('ifSnapshot'), "
+                f"and the table is at {now}: compute them from that snapshot"
+            )
+
+    def _check_key(self, table: Table) -> None:
+        """Refuse another key than the table's: the first upsert of another query was faster."""
+        try:
+            self._key_rule.check(table.metadata)
+        except OptionError as error:
+            raise CommitRejected(str(error)) from error
+
+    def _load_table(self) -> Table | None:
+        """Load the table after a failed attempt; None if the catalog does not respond."""
+        try:
+            table = open_table(self._options)
+        except CatalogFailedError as error:
+            self._error, self.is_unknown = error, True
+            return None
+        before = get_catalog_file(self._attempts[0].table)
+        if before is not None and before != get_catalog_file(table):
+            self._error = CatalogReplacedError(f"the catalog {before.path} was replaced meanwhile")
+            return None
+        return table
+
+    def _has_succeeded(self, table: Table) -> bool:
+        """Return True if the table has the snapshot of an attempt, despite the reported error."""
+        for attempt in self._attempts:
+            if table.metadata.snapshot_by_id(attempt.producer.snapshot_id) is not None:
+                self._winner = attempt
+                return True
+        return False
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the epoch is certainly not in the table, after any error of its commit."""
+        return not self.is_unknown and self._winner is None
+
+    def _check_history(self, table: Table) -> None:
+        """Give up if the snapshot of an attempt may have expired, and no property records it.
+
+        Tables of format version 1 have no sequence numbers, so that this cannot be detected there.
+        """
+        if self._is_repeatable or not self.is_unknown:
+            return
+        if _has_expired_since(table.metadata, self._base):
+            raise CommitUnknown(
+                f"{FORMAT}: the rows may or may not be in the table: the catalog did not "
+                "respond, or other writers were faster, and snapshots since then have expired, "
+                "perhaps that of this job too; check the table before you run the job again, "
+                "or give the job a number ('txnAppId' and 'txnVersion')"
+            )
+
+    @property
+    def _base(self) -> TableMetadata:
+        """The table as the first attempt found it."""
+        return self._attempts[0].table_metadata
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._options.commit_timeout / 1000
+
+    def _delete_lost_manifests(self) -> None:
+        """Delete the manifests of lost attempts; none after an unknown outcome."""
+        if self.is_unknown:
+            return
+        # A catalog with delayed reads may show an earlier attempt only after a later one.
+        for attempt in self._attempts:
+            if attempt is not self._winner:
+                remove_written(attempt.producer)
+
+    def _to_failure(self) -> KrishivError:
+        """Return the error of this commit; delete the manifests of its attempts if all lost."""
+        epoch = f"{FORMAT}: epoch {self._epoch.number} of query {self._epoch.query}"
+        reason = self._options.describe_error(self._error)
+        if self.is_unknown:
+            return CommitUnknown(
+                f"{epoch} may or may not be in the table: {reason}; restart the query, which "
+                "checks the table and continues"
+            )
+        for attempt in self._attempts:
+            remove_written(attempt.producer)
+        return CommitRejected(
+            f"{epoch} is not in the table after {len(self._attempts)} attempts in "
+            f"{self._timeout_s:g} s ('commitTimeout'): {reason}; restart the query"
+        )
+
+
+def _may_have_expired_since(metadata: TableMetadata, base: TableMetadata) -> bool:
+    """As `_has_expired_since`, but return True for tables of version 1, which do not record it."""
+    return metadata.format_version == 1 or _has_expired_since(metadata, base)
+
+
+def _has_expired_since(metadata: TableMetadata, base: TableMetadata) -> bool:
+    """Return True if a snapshot was committed and has expired since `base`.
+
+    Sequence numbers grow by one with each snapshot (Iceberg spec, "Sequence Numbers").
+    """
+    before, now = _newest_sequence_number(base), _newest_sequence_number(metadata)
+    present = (snapshot.sequence_number or 0 for snapshot in metadata.snapshots)
+    return sum(number > before for number in present) < now - before
+
+
+def _newest_sequence_number(metadata: TableMetadata) -> int:
+    """Return the sequence number of the newest snapshot, even an expired one; 0 in version 1."""
+    return int(getattr(metadata, "last_sequence_number", 0))

@@ -13,13 +13,15 @@ from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.options import ByteSize, DistinctNames, Duration
 from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sinks.checkpoints import CheckpointOptions
-from krishiv_spark.sinks.iceberg.columns import Evolution
+from krishiv_spark.sinks.iceberg.table_schema import Evolution
 from krishiv_spark.sinks.numbered import JobNumber
 
 __all__ = ["IcebergSinkOptions"]
 
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 2.0
+
+
 _PROPERTY = "tableproperty."
 
 

@@ -25,10 +25,14 @@ from krishiv_spark.iceberg.property_keys import (
     iterate_ancestors,
     parse_count,
 )
-from krishiv_spark.sinks.base import Epoch
-from krishiv_spark.sinks.iceberg import marks
-from krishiv_spark.sinks.iceberg.copied import open_own_table
-from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
+from krishiv_spark.sinks.iceberg.epoch_properties import (
+    EpochProgress,
+    read_committed_epoch,
+    stage_epoch,
+)
+from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochTransaction
+from krishiv_spark.sinks.iceberg.table_copies import open_own_table
+from krishiv_spark.sinks.values import Epoch
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["Rollback"]
 
 _TAG = "krishiv-replay-"
+
+
 _MOST_NAMED = 5
 
 
@@ -51,12 +57,12 @@ class _Undone:
     Attributes:
         snapshots: Those of the query's later epochs, the newest first.
         base: The snapshot that the branch goes back to; None if no snapshot is undone.
-        is_marked: Whether the query's mark is of a later epoch.
+        is_ahead: Whether the query's mark is of a later epoch.
     """
 
     snapshots: Sequence[Snapshot]
     base: Snapshot | None
-    is_marked: bool
+    is_ahead: bool
 
 
 class Rollback:
@@ -88,7 +94,7 @@ class Rollback:
         name = f"{FORMAT} {self._options.table_name}"
         if found.base is None:
             what = (
-                f"its committed epoch is reset to {replay.before.epoch}" if found.is_marked else ""
+                f"its committed epoch is reset to {replay.before.epoch}" if found.is_ahead else ""
             )
             return [f"{name}: no snapshot of epoch {replay.first} or later{what and '; '}{what}"]
         oldest, newest = found.snapshots[-1], found.snapshots[0]
@@ -125,7 +131,7 @@ class Rollback:
         """Return True if the table is as it should be; False if another commit was faster."""
         table = open_own_table(self._options)
         found = self._find_undone(table.metadata, replay)
-        if found.base is None and not found.is_marked:
+        if found.base is None and not found.is_ahead:
             return True
         transaction = EpochTransaction(table)
         self._stage(transaction, replay, found)
@@ -159,11 +165,9 @@ class Rollback:
             transaction.stage(SetSnapshotRefUpdate.model_validate(back))
         epoch = Epoch(replay.query, replay.before.epoch, offsets=replay.before)
         checkpoint = SparkCheckpoint.of(self._options)
-        reach = marks.Reach() if checkpoint is None else marks.progress_of(checkpoint, epoch)
-        said = {**marks.properties_of(epoch), **reach.properties(replay.query)}
-        transaction.set_properties(said)
-        if gone := [n for n in marks.outdated(metadata, replay.query) if n not in said]:
-            transaction.remove_properties(*gone)
+        read = EpochProgress.read
+        progress = EpochProgress() if checkpoint is None else read(checkpoint, epoch)
+        stage_epoch(transaction, epoch, progress)
 
     def _find_undone(self, metadata: TableMetadata, replay: Replay) -> _Undone:
         """Return what goes out of the table.
@@ -171,13 +175,13 @@ class Rollback:
         Raises:
             OptionError: As `lines`.
         """
-        mark = marks.last_committed_epoch(metadata, replay.query)
+        mark = read_committed_epoch(metadata, replay.query)
         if mark is None and self._must_hold:
             raise OptionError(
                 f"{FORMAT}: table {self._options.table_name} has no epoch of query {replay.query}: "
                 "give the options that name the query's table"
             )
-        is_marked = mark is not None and mark.epoch >= replay.first
+        is_ahead = mark is not None and mark.epoch >= replay.first
         by_id = {one.snapshot_id: one for one in metadata.snapshots}
         line = list(iterate_ancestors(by_id, metadata.current_snapshot_id))
         later = [n for n, one in enumerate(line) if _is_later(one, replay)]
@@ -185,9 +189,9 @@ class Rollback:
         end = later[-1] + 1 if later else 0
         undone, rest = line[:end], line[end:]
         self._check_own(undone, replay)
-        if undone or is_marked:
+        if undone or is_ahead:
             self._check_whole(undone, rest, replay)
-        return _Undone(undone, rest[0] if undone else None, is_marked)
+        return _Undone(undone, rest[0] if undone else None, is_ahead)
 
     def _check_own(self, undone: Sequence[Snapshot], replay: Replay) -> None:
         others = [one for one in undone if not _is_later(one, replay)]

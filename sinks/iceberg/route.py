@@ -1,7 +1,11 @@
-"""A table as one target of several, whose epochs are true by an intent that names its files.
+"""A table as a route of ``krishiv-fanout``: an intent in the epoch log commits each epoch.
 
-The catalog then takes each epoch once, by its mark, whoever brings it; and what could speak against
-it was looked at before the intent.
+The intent names the files of the epoch, after everything that could reject them was checked. The
+catalog then accepts the epoch once, by the epoch's property, whichever driver sends it.
+
+An intent must be short, however many files the epoch has. So the data files are listed in a
+manifest that no snapshot lists: the snapshot of the epoch has manifests of its own. The intent also
+contains the effect on existing rows, since the driver that finishes it may have other options.
 """
 
 from __future__ import annotations
@@ -9,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pydantic import BaseModel, Field
 
 from krishiv_spark.errors import (
     CheckpointMismatch,
@@ -22,23 +28,65 @@ from krishiv_spark.errors import (
     SinkError,
 )
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.own_files import OwnFiles
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
-from krishiv_spark.sinks.base import CommittedEpoch, Epoch, Ownership, Task
-from krishiv_spark.sinks.iceberg.committer import IcebergCommitter, check_shared
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.staged import StagedForTable
-from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target
+from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, TaskTableSpec
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.log_view import LogView
 from krishiv_spark.sinks.logged_writer import LoggedWriter
 from krishiv_spark.sinks.participant import Participant
 from krishiv_spark.sinks.replays import Replay
+from krishiv_spark.sinks.values import CommittedEpoch, Epoch, Ownership, Task
 from krishiv_spark.spark.query_target import QueryTarget
 
-__all__ = ["IcebergParticipant", "IcebergRoute"]
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from krishiv_spark.sinks.iceberg.committer import IcebergCommitter
+    from krishiv_spark.sinks.iceberg.epoch_updates import EpochMode
+
+__all__ = [
+    "IcebergParticipant",
+    "IcebergRoute",
+    "StagedForTable",
+    "delete_intent_files",
+    "read_intent_files",
+    "read_mode",
+    "write_intent_files",
+]
 
 
-class IcebergRoute(LoggedWriter[StagedForTable, Target]):
+class StagedForTable(BaseModel, frozen=True):
+    """The files that a task has staged; in an intent, the files of the whole epoch.
+
+    Attributes:
+        staged: The task's own report; not in intents, which must be short.
+        table: UUID of the table. This and the next four are as in `StagedDataFiles`.
+        spec_id: Partition spec.
+        after: Sequence number.
+        changes: Paths of staged changes.
+        schema_id: Schema of the changes.
+        manifest: Path of a manifest of the data files; None if there are none.
+        replaces: Whether the epoch replaces all rows; None in older intents, and in the message of
+            a task.
+        keys: Key columns of the changes.
+        order: Column whose highest value wins among the changes of a key; None for the last one.
+    """
+
+    staged: Any = Field(default=None, exclude=True)
+    table: str
+    spec_id: int
+    after: int
+    changes: tuple[str, ...] = ()
+    schema_id: int | None = None
+    manifest: str | None = None
+    replaces: bool | None = None
+    keys: tuple[str, ...] = ()
+    order: str | None = None
+
+
+class IcebergRoute(LoggedWriter[StagedForTable, TaskTableSpec]):
     """``krishiv-iceberg`` as a route of ``krishiv-fanout``."""
 
     options_type = IcebergSinkOptions
@@ -49,40 +97,40 @@ class IcebergRoute(LoggedWriter[StagedForTable, Target]):
         return IcebergWriter(self.options, self.schema, self.mode, streaming=self.streaming)
 
     @cached_property
-    def _target(self) -> Target:
+    def _target(self) -> TaskTableSpec:
         return self._sink.plan(None)
 
     def check(self) -> None:
-        """Planner: the table is there, and can take the rows."""
+        """Planner: check that the table exists and accepts the rows."""
         _ = self._target
 
     def check_start(self) -> None:
-        """Planner: as far as that can be told of a table that is not touched."""
+        """Planner: check the table without a change to it."""
         self._sink.check_start()
 
-    def plan(self, ownership: Ownership[StagedForTable] | None) -> Target:
-        """Planner: what tasks need of the table, as `check` has seen it."""
+    def plan(self, ownership: Ownership[StagedForTable] | None) -> TaskTableSpec:
+        """Planner: return the specification for tasks of the table that `check` has loaded."""
         del ownership
         return self._target
 
     def describe_target(self) -> QueryTarget:
-        """Driver: as the sink itself does."""
+        """Driver: describe the table as the sink does."""
         return self._sink.describe_target()
 
     def stage(
-        self, batches: Iterator[pa.RecordBatch], task: Task, plan: Target
+        self, batches: Iterator[pa.RecordBatch], task: Task, plan: TaskTableSpec
     ) -> StagedForTable | None:
-        """Executor: as the sink itself does."""
+        """Executor: stage rows as the sink does."""
         staged = self._sink.stage(batches, task, plan)
         return None if staged is None else _of_task(staged)
 
     def participant(self, view: LogView) -> IcebergParticipant:
-        """Driver: the catalog."""
-        del view  # files have random names, and are removed by vacuum alone
+        """Driver: return the participant for the table's catalog."""
+        del view  # files have random names, and only vacuum deletes leftovers
         return IcebergParticipant(self.options, self._sink.committer())
 
     def log_location(self, query: str) -> str:
-        """A table by itself needs none."""
+        """Raise an error: a table outside a fan-out has no epoch log."""
         raise OptionError(
             f"{FORMAT}: query {query} has a committed epoch in the table, but no epoch log"
         )
@@ -95,11 +143,11 @@ def _of_task(staged: StagedDataFiles) -> StagedForTable:
 
 
 class IcebergParticipant(Participant[StagedForTable]):
-    """One snapshot for each epoch, with its mark.
+    """A participant that commits one snapshot for each epoch, with the epoch's property.
 
     Args:
-        options: Of the sink.
-        committer: Of the sink.
+        options: Options of the sink.
+        committer: Committer of the sink.
     """
 
     staged_type = StagedForTable
@@ -115,47 +163,44 @@ class IcebergParticipant(Participant[StagedForTable]):
         staged: Sequence[StagedForTable],
         salvaged: Sequence[StagedForTable],
     ) -> Sequence[StagedForTable]:
-        """Committer: the files fit the table as it is, and are in a manifest of their own.
+        """Committer: check the staged files, and list the data files in a manifest.
 
         Raises:
-            CommitRejected: If they do not fit, or are not there; or the table has got upserts by
-                another key since the epoch was planned.
+            CommitRejected: If the files do not fit the table or do not exist; or the table got
+                upserts by another key after the epoch was planned.
         """
-        from krishiv_spark.sinks.iceberg.changes import check_fits
-        from krishiv_spark.sinks.iceberg.prepared import write_prepared
+        from krishiv_spark.sinks.iceberg.epoch_updates import check_fits, check_staged_exist
 
         del salvaged  # no part of an epoch is ever lost
-        effect = self._committer.effect
-        if not staged and not effect.replaces:
+        mode = self._committer.mode
+        if not staged and not mode.replaces:
             return ()
         table = self._committer.table()
         try:
             self._committer.check_key(epoch.query)
         except OptionError as error:
             raise CommitRejected(str(error)) from error
-        told = [item.staged for item in staged]
-        check_fits(told, table.metadata)
-        check_shared(table.io, told)
-        return [write_prepared(table, told, effect)]
+        reported = [item.staged for item in staged]
+        check_fits(reported, table.metadata)
+        check_staged_exist(table.io, reported)
+        return [write_intent_files(table, reported, mode)]
 
     def finish(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
-        """Driver: bring the snapshot into the table, unless its mark is there.
+        """Driver: commit the snapshot, unless the table has the epoch.
 
         Raises:
-            CommitUnknown: If the table cannot take it now, or does not answer.
+            CommitUnknown: If the table does not accept it now, or the catalog does not respond.
             CheckpointMismatch: If the table has another epoch of this number, or a later one.
         """
         if not staged or self.is_finished(epoch):
             return
         self._check_number_is_free(epoch)
-        from krishiv_spark.sinks.iceberg.prepared import delete_prepared, effect_of, read_prepared
-
         table = self._committer.table()
-        effect = effect_of(staged[0])  # of all of it, as `prepare` has made it
+        mode = read_mode(staged[0])  # `prepare` has returned one item for the whole epoch
         try:
-            self._committer.finish(epoch, [read_prepared(table, item) for item in staged], effect)
+            self._committer.finish(epoch, [read_intent_files(table, item) for item in staged], mode)
         except Fenced:
-            if not self.is_finished(epoch):  # by somebody else, meanwhile
+            if not self.is_finished(epoch):  # another driver may have finished it meanwhile
                 raise
         except CommitUnknown:
             raise
@@ -168,20 +213,20 @@ class IcebergParticipant(Participant[StagedForTable]):
                 "restart the query, which retries it; or see 'krishiv-spark log resolve "
                 "--assume'"
             ) from error
-        delete_prepared(table, staged)
+        delete_intent_files(table, staged)
 
     def _is_finished_meanwhile(self, epoch: Epoch) -> bool:
-        """Return True if another driver has finished the epoch, and removed what it was read from.
+        """Return True if another driver has finished the epoch and deleted its manifest.
 
-        This driver may have slept since it loaded the table.
+        This driver may have been paused since it loaded the table.
         """
         self._committer.forget_table()
-        with suppress(OSError, SinkError):  # of a table that cannot be read, the first error tells
+        with suppress(OSError, SinkError):  # the caller raises the first error instead
             return self.is_finished(epoch)
         return False
 
     def _check_number_is_free(self, epoch: Epoch) -> None:
-        mark = self._committer.newest_epoch(epoch.query)
+        mark = self._committer.read_committed(epoch.query)
         if mark is not None and mark.epoch >= epoch.number:
             raise CheckpointMismatch(
                 f"table {self._options.table_name} has epoch {mark.epoch} of query "
@@ -192,52 +237,54 @@ class IcebergParticipant(Participant[StagedForTable]):
             )
 
     def is_finished(self, epoch: Epoch) -> bool:
-        """Driver: the table has this very epoch, by its number and digest.
+        """Driver: return True if the table has this epoch, by its number and digest.
 
-        Of an epoch before the newest one, the snapshots tell, as long as they have not expired.
+        An epoch before the newest one is found in snapshots, as long as they have not expired.
         """
-        from krishiv_spark.sinks.iceberg.marks import has_epoch
+        from krishiv_spark.sinks.iceberg.epoch_properties import has_epoch
 
-        newest = self._committer.newest_epoch(epoch.query)
+        newest = self._committer.read_committed(epoch.query)
         if newest is None or newest.epoch < epoch.number:
             return False
         return has_epoch(self._committer.table().metadata, newest, epoch)
 
     def discard(self, staged: Sequence[StagedForTable]) -> None:
-        """Anywhere: remove data files that no snapshot names."""
+        """Anywhere: delete staged files that no snapshot names."""
         self._committer.discard([item.staged for item in staged if item.staged is not None])
         if any(item.manifest for item in staged):
-            from krishiv_spark.sinks.iceberg.prepared import delete_prepared
-
-            delete_prepared(self._committer.table(), staged)
+            delete_intent_files(self._committer.table(), staged)
 
     # --- planner
 
     def target(self) -> str:
-        """Planner: the table, by its UUID."""
+        """Planner: return the identity of the table, its UUID."""
         return f"Iceberg table {self._committer.table().metadata.table_uuid}"
 
     def check_query(self, query: str) -> None:
-        """Planner: the table has no upserts by another key. See `KeyRule`.
+        """Planner: refuse a table with upserts by another key. See `KeyRule`.
 
         Raises:
-            OptionError: If it has.
+            OptionError: If the table has such upserts.
         """
         self._committer.check_key(query)
 
     def newest_epoch(self, query: str) -> CommittedEpoch | None:
-        """Planner: the property that comes with the rows; the table was just loaded."""
-        return self._committer.newest_epoch(query)
+        """Planner: return the epoch of the table's property; the table was just loaded."""
+        return self._committer.read_committed(query)
 
     def contains(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> bool | None:
-        """Planner: by its mark, which an epoch without rows for the table does not leave."""
+        """Planner: return True if the table has the epoch; None if the epoch has no rows for it."""
         if not staged:
             return None
-        mark = self._committer.newest_epoch(epoch.query)
+        mark = self._committer.read_committed(epoch.query)
         return mark is not None and mark.epoch >= epoch.number
 
     def verify_committed_target(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
-        """Planner: the table is the one that the epoch went into."""
+        """Planner: check that the table is the one that the epoch was committed to.
+
+        Raises:
+            LogError: If the table was recreated since.
+        """
         now = str(self._committer.table().metadata.table_uuid)
         if any(item.table != now for item in staged):
             raise LogError(
@@ -248,8 +295,12 @@ class IcebergParticipant(Participant[StagedForTable]):
             )
 
     def verify_empty_log(self, query: str) -> None:
-        """Planner: a query without a log must not have a mark in the table, and can have one."""
-        mark = self._committer.newest_epoch(query)
+        """Planner: check that a query without a log has no epoch in the table, and enrol it.
+
+        Raises:
+            LogError: If the table has an epoch of the query.
+        """
+        mark = self._committer.read_committed(query)
         if mark is not None:
             raise LogError(
                 f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, but "
@@ -259,7 +310,7 @@ class IcebergParticipant(Participant[StagedForTable]):
         self._committer.enrol(query)  # before the log has an owner
 
     def sweep(self, query: str, generation: int, *, clean: bool) -> None:
-        """Planner: the catalog keeps the query's mark, also of a route that was added later."""
+        """Planner: ensure that the catalog keeps the query's property; the route may be new."""
         del generation, clean
         self._committer.enrol(query)
 
@@ -268,10 +319,10 @@ class IcebergParticipant(Participant[StagedForTable]):
     def force_outcome(
         self, epoch: Epoch, staged: Sequence[StagedForTable], *, committed: bool
     ) -> None:
-        """Operator: bring the epoch in if that can be; a snapshot that is there stays.
+        """Operator: commit the epoch if `committed`; a committed snapshot is never removed.
 
         Raises:
-            SinkError: If the epoch is in the table and shall not be.
+            SinkError: If the epoch is in the table and `committed` is False.
         """
         if committed:
             self.finish(epoch, staged)
@@ -283,12 +334,12 @@ class IcebergParticipant(Participant[StagedForTable]):
             )
 
     def verify_adoption(self, query: str, epoch: int) -> None:
-        """Operator: the table's mark must not be ahead.
+        """Operator: check that the table's epoch is not newer than that of the log.
 
         Raises:
-            LogError: If it is: epochs up to it would be passed over.
+            LogError: If it is newer: the epochs up to it would be skipped.
         """
-        mark = self._committer.newest_epoch(query)
+        mark = self._committer.read_committed(query)
         if mark is not None and mark.epoch > epoch:
             raise LogError(
                 f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, and "
@@ -296,14 +347,83 @@ class IcebergParticipant(Participant[StagedForTable]):
             )
 
     def plan_replay(self, replay: Replay) -> list[str]:
-        """Operator: the snapshots that are undone. See `Rollback`."""
+        """Operator: describe the snapshots that are undone. See `Rollback`."""
         from krishiv_spark.sinks.iceberg.rollback import Rollback
 
         return Rollback(self._options, must_hold=False).lines(replay)
 
     def take_back(self, replay: Replay) -> None:
-        """Operator: roll the table back, with the mark in the same commit."""
+        """Operator: roll the table back, and reset the query's epoch in the same commit."""
         from krishiv_spark.sinks.iceberg.rollback import Rollback
 
         Rollback(self._options, must_hold=False).run(replay)
         self._committer.forget_table()
+
+
+def write_intent_files(
+    table: Table, staged: Sequence[StagedDataFiles], mode: EpochMode
+) -> StagedForTable:
+    """Describe the staged files of an epoch for its intent; durable when this returns.
+
+    Args:
+        table: The table that the files fit.
+        staged: One item per task; none for an epoch that only removes rows.
+        mode: The effect of the epoch.
+    """
+    from krishiv_spark.sinks.iceberg.epoch_snapshot import write_unlisted_manifest
+
+    spec = mode.upsert_spec
+    metadata = table.metadata
+    files = [file for item in staged for file in item.files]
+    return StagedForTable(
+        table=str(metadata.table_uuid),
+        spec_id=metadata.default_spec_id,
+        after=min((item.after for item in staged), default=0),
+        changes=tuple(path for item in staged for path in item.changes),
+        schema_id=next((item.schema_id for item in staged if item.changes), None),
+        manifest=write_unlisted_manifest(table, files) if files else None,
+        replaces=mode.replaces,
+        keys=() if spec is None else spec.keys,
+        order=None if spec is None else spec.order,
+    )
+
+
+def read_mode(item: StagedForTable) -> EpochMode | None:
+    """Return the effect of an epoch from its intent; None for older intents without it."""
+    if item.replaces is None:
+        return None
+    from krishiv_spark.sinks.iceberg.epoch_updates import EpochMode
+    from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
+
+    # The name of the column of operations is not needed: staged changes have a column of deletes.
+    spec = UpsertSpec(item.keys, None, item.order) if item.keys else None
+    return EpochMode(spec, replaces=item.replaces)
+
+
+def read_intent_files(table: Table, item: StagedForTable) -> StagedDataFiles:
+    """Return the files that an intent names, as the tasks reported them.
+
+    Raises:
+        LogError: If it names files that this sink does not stage for the table.
+        OSError: If a file is missing, or cannot be read.
+    """
+    from krishiv_spark.sinks.iceberg.epoch_snapshot import read_unlisted_manifest
+
+    own = OwnFiles.staged_for(table)
+    for path in (*filter(None, [item.manifest]), *item.changes):
+        if path not in own:
+            raise LogError(
+                f"{FORMAT}: an intent names {path!r}, which is not a file staged for the table "
+                f"at {table.location()!r}: the epoch log was changed. Nothing was read or "
+                "deleted"
+            )
+    found = item.manifest and read_unlisted_manifest(table.io, item.manifest, item.spec_id)
+    return StagedDataFiles(
+        item.table, item.spec_id, item.after, tuple(found or ()), item.changes, item.schema_id
+    )
+
+
+def delete_intent_files(table: Table, staged: Sequence[StagedForTable]) -> None:
+    """Delete the manifests that intents name; best effort, the rest is for vacuum."""
+    with suppress(Exception):
+        OwnFiles.staged_for(table).delete(item.manifest for item in staged if item.manifest)

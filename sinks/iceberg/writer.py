@@ -1,9 +1,9 @@
 """``krishiv-iceberg`` as a sink: exactly once, in any catalog that PyIceberg can commit to.
 
-Tasks write data files, which no reader sees. The driver adds them to the table in one snapshot for
-each epoch, together with the epoch's mark; `Committer` says when the epoch is true. With `mode` =
-`upsert`, tasks write changes aside, and the driver rewrites the files that they touch. The unit of
-parallelism is Spark's task.
+Tasks write data files, which no reader finds. The driver adds them to the table in one snapshot for
+each epoch, together with properties that record the epoch (`EpochCommit`). With `mode` = `upsert`,
+tasks stage changes, and the driver rewrites the files with changed rows. The unit of parallelism is
+Spark's task.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.runtime.once import warn_once
-from krishiv_spark.sinks.base import Guarantee, OutputMode, Ownership, Task, Writer
-from krishiv_spark.sinks.iceberg.committer import Effect, IcebergCommitter, TableInHand
+from krishiv_spark.sinks.base import Writer
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target, target_of
+from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, TaskTableSpec, task_table_spec
+from krishiv_spark.sinks.values import Guarantee, OutputMode, Ownership, Task
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
+    from krishiv_spark.sinks.iceberg.committer import IcebergCommitter
+    from krishiv_spark.sinks.iceberg.table_setup import CachedTable
+    from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
     from krishiv_spark.spark.query_target import QueryTarget
 
 __all__ = ["IcebergSinkOptions", "IcebergWriter"]
@@ -35,40 +37,40 @@ __all__ = ["IcebergSinkOptions", "IcebergWriter"]
 _log = logging.getLogger(__name__)
 
 
-class IcebergWriter(Writer[StagedDataFiles, Target]):
-    """Data files in a table; an epoch is true when the catalog has taken its snapshot."""
+class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
+    """A writer of data files; an epoch is committed when the catalog accepts its snapshot."""
 
     options_type = IcebergSinkOptions
     guarantee = Guarantee.EXACTLY_ONCE
     options: IcebergSinkOptions
 
     def check_start(self) -> None:
-        """Planner: as `plan`, as far as that can be told of a table that is not touched."""
-        from krishiv_spark.sinks.iceberg.tables import check_table
+        """Planner: check options and table as `plan` does, without a change to the table."""
+        from krishiv_spark.sinks.iceberg.table_setup import check_table
 
         self._check_files(check_table(self.options, self._rows()))
 
-    def plan(self, ownership: Ownership[StagedDataFiles] | None) -> Target:
-        """Planner: the table is there, and can take the rows; what tasks need of it."""
-        from krishiv_spark.sinks.iceberg.retention import warn_of_growth
-        from krishiv_spark.sinks.iceberg.tables import prepare_table
+    def plan(self, ownership: Ownership[StagedDataFiles] | None) -> TaskTableSpec:
+        """Planner: create or adapt the table, and return its specification for tasks."""
+        from krishiv_spark.sinks.iceberg.expiry import warn_of_growth
+        from krishiv_spark.sinks.iceberg.table_setup import prepare_table
 
         del ownership
-        table = self._in_hand.put(prepare_table(self.options, self._rows()))
+        table = self._cache.set(prepare_table(self.options, self._rows()))
         self._check_files(table)
         if self.streaming:
             warn_of_growth(table, self.options)
         elif self.options.job is None:
             self.committer().check_key(None)  # a query's is checked once its id is known
         self._warn_of_order()
-        return target_of(table, self.options.target_file_size)
+        return task_table_spec(table, self.options.target_file_size)
 
     def describe_target(self) -> QueryTarget:
-        """Driver: the table, by its UUID, through whichever catalog or URL it is reached."""
-        from krishiv_spark.sinks.iceberg.tables import find_table
+        """Driver: describe the table by its UUID, which is the same through any catalog or URL."""
+        from krishiv_spark.sinks.iceberg.table_setup import find_table
         from krishiv_spark.spark.query_target import QueryTarget
 
-        table = self._in_hand.peek() or find_table(self.options)
+        table = self._cache.peek() or find_table(self.options)
         identity = None if table is None else f"Iceberg table {table.metadata.table_uuid}"
         secrets = self.options.secrets()
         return QueryTarget.of(FORMAT, self.options.table_name, identity, secrets)
@@ -91,17 +93,24 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
             )
 
     def _check_files(self, table: Table | None) -> None:
-        """Refuse a table whose files cannot be replaced, where epochs do that."""
+        """Refuse a table whose files cannot be replaced, if epochs replace files."""
         is_upsert = self.options.mode == "upsert"
         if table is not None and (is_upsert or self.mode is OutputMode.REPLACE):
-            from krishiv_spark.sinks.iceberg.replaceable import check_replaceable, check_upsertable
+            from krishiv_spark.sinks.iceberg.replaced_rows import (
+                check_no_equality_deletes,
+                check_upsertable,
+            )
 
-            check_replaceable(table, self.options)
+            check_no_equality_deletes(table, self.options)
             if is_upsert:
                 check_upsertable(table, self.options)
 
     def _rows(self) -> pa.Schema:
-        """The columns that the table gets; raises what the options alone are refused for."""
+        """Return the columns for the table.
+
+        Raises:
+            OptionError: If the options are wrong, whatever the table is.
+        """
         if self.options.if_snapshot is not None and self.streaming and not self.options.job:
             raise OptionError(
                 f"{FORMAT}: 'ifSnapshot' is for batches: a stream moves the table on "
@@ -116,32 +125,38 @@ class IcebergWriter(Writer[StagedDataFiles, Target]):
         return upsert_spec.without_op(self.schema)
 
     def _upsert_spec(self) -> UpsertSpec | None:
-        """How rows change others; None if they are added."""
+        """Return how rows change others; None if they are only added."""
         if self.options.mode == "append":
             return None
-        from krishiv_spark.sinks.iceberg.changesets import UpsertSpec
+        from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
 
         return UpsertSpec.of(self.options)
 
     def stage(
-        self, batches: Iterator[pa.RecordBatch], task: Task, plan: Target
+        self, batches: Iterator[pa.RecordBatch], task: Task, plan: TaskTableSpec
     ) -> StagedDataFiles | None:
         """Executor: write files under names that only this attempt uses."""
-        from krishiv_spark.sinks.iceberg.changesets import write_changes
-        from krishiv_spark.sinks.iceberg.files import write_files
-
         upsert_spec = self._upsert_spec()
         with redact_errors(plan.io, f"write files of table {self.options.table_name}"):
             if upsert_spec is None:
+                from krishiv_spark.sinks.iceberg.data_files import write_files
+
                 return write_files(plan, batches, task)
-            return write_changes(plan, batches, task, upsert_spec)
+            from krishiv_spark.sinks.iceberg.upsert_staging import stage_changes
+
+            return stage_changes(plan, batches, task, upsert_spec)
 
     def committer(self) -> IcebergCommitter:
-        """Driver: the catalog."""
-        # Without a look at the rows: an operator who finishes an epoch has none.
-        effect = Effect(self._upsert_spec(), replaces=self.mode is OutputMode.REPLACE)
-        return IcebergCommitter(self.options, effect, self._in_hand)
+        """Driver: return the committer for the table's catalog."""
+        from krishiv_spark.sinks.iceberg.committer import IcebergCommitter
+        from krishiv_spark.sinks.iceberg.epoch_updates import EpochMode
+
+        # The rows are not checked here: an operator who finishes an epoch has none.
+        mode = EpochMode(self._upsert_spec(), replaces=self.mode is OutputMode.REPLACE)
+        return IcebergCommitter(self.options, mode, self._cache)
 
     @cached_property
-    def _in_hand(self) -> TableInHand:
-        return TableInHand()
+    def _cache(self) -> CachedTable:
+        from krishiv_spark.sinks.iceberg.table_setup import CachedTable
+
+        return CachedTable()

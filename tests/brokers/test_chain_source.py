@@ -19,7 +19,7 @@ from krishiv_spark.errors import DataLossError, KrishivError, OptionError, Stora
 from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.records.scanner import SCHEMA
-from krishiv_spark.sinks.iceberg import marks
+from krishiv_spark.sinks.iceberg import epoch_properties
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.chain.reader import ChainOptions, ChainReader
 from krishiv_spark.sources.iceberg.reader import IcebergReader
@@ -248,7 +248,7 @@ def test_of_two_queries_the_named_one_says_where_to_go_on(world):
 
 
 def test_offsets_that_are_too_long_for_the_table_are_in_the_checkpoint(world, monkeypatch):
-    monkeypatch.setattr(marks, "_LONGEST_OFFSETS", 10)
+    monkeypatch.setattr(epoch_properties, "_MAX_OFFSETS", 10)
     world.send(40)
     world.landing.epoch()
     world.send(40)

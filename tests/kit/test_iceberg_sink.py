@@ -18,7 +18,7 @@ def io_error(text):
 
 
 # Data files are written by Arrow, which the kit does not see.
-SEEN = {**OUTSIDE, "krishiv_spark.sinks.iceberg.files:_OpenDataFile.close": io_error}
+SEEN = {**OUTSIDE, "krishiv_spark.sinks.iceberg.data_files:_OpenDataFile.close": io_error}
 
 
 # An epoch has thousands of calls, and this goes through all of them.

@@ -54,20 +54,21 @@ REPEATED = {
     # A subject, and the command of its name.
     **dict.fromkeys(("checkpoint", "log", "status"), 2),
     # One subject on both sides of a format, or in several formats.
-    **dict.fromkeys(("history", "partitions", "planner", "row_schema", "upserts", "vacuum"), 2),
+    **dict.fromkeys(("history", "planner", "row_schema"), 2),
     "participant": 4,
     "position": 2,
     # To be told apart.
     **dict.fromkeys(
         (
-            "checking", "checkpoints", "failures", "handle", "identity", "marks", "memory",
+            "checking", "checkpoints", "failures", "handle", "identity", "memory",
             "places", "progress", "ranges", "requests", "state", "texts",
         ),
         2,
     ),
     **dict.fromkeys(("checks", "kinds", "reading"), 3),
-    **dict.fromkeys(("epochs", "tables", "writing"), 4),
+    **dict.fromkeys(("epochs", "writing"), 4),
     "files": 3,
+    "tables": 3,
     "values": 5,
     "rows": 4,
 }  # fmt: skip

@@ -10,7 +10,7 @@ from killers import Killer
 from pyspark.errors import StreamingQueryException
 from view_states import VIEW, assert_each_state, change_table, keep_view
 
-from krishiv_spark.sinks.iceberg.views.keeper import ViewKeeper
+from krishiv_spark.sinks.iceberg.views.aggregate import ViewKeeper
 
 STEPS = ("_holds", "_touched", "_write", "_pass_over")
 

@@ -19,7 +19,7 @@ from rest_catalog import open_rest_catalog
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitRejected, CommitUnknown, KrishivError
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-from krishiv_spark.sinks.iceberg.commits import Committer
+from krishiv_spark.sinks.iceberg.committer import EpochCommit
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 from servers.stores import SECRET
 
@@ -188,14 +188,14 @@ def test_a_job_whose_snapshot_has_expired_since_does_not_add_its_rows_again(
     life.epoch(0, numbered(0))
     job = place.life(query=f"{BATCH_PREFIX}1", streaming=False, **through(proxy))
     staged = job.stage(0, numbered(1))
-    look = Committer._look
+    look = EpochCommit._load_table
 
     def late(committer):
-        monkeypatch.setattr(Committer, "_look", look)
+        monkeypatch.setattr(EpochCommit, "_load_table", look)
         other.epoch(0, numbered(2))
         return look(committer)
 
-    monkeypatch.setattr(Committer, "_look", late)
+    monkeypatch.setattr(EpochCommit, "_load_table", late)
     proxy.cut(is_commit, "lost answer")
     with pytest.raises(CommitUnknown, match="may or may not be in the table"):
         job.publish(0, staged, numbered(1))

@@ -46,7 +46,7 @@ from krishiv_spark.errors import KrishivError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.operate.inspection.tables import look_at_table
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
+from krishiv_spark.sinks.iceberg.orphans import find_orphans, make_deleter
 
 MEMORY_BYTES = 3 * 2**30
 """What a case may add to what its process has: the metadata of its tables has 100 KB."""
@@ -417,7 +417,7 @@ def _upsert(folder: Path) -> Any:
 def _vacuum(folder: Path) -> Any:
     options = IcebergSinkOptions.parse({"warehouse": str(folder), "table": TABLE}, FORMAT)
     found = find_orphans(options, -60)
-    remove = remover(options)
+    remove = make_deleter(options)
     for file in found.files:
         remove(file)
     return len(found.files)

@@ -13,7 +13,7 @@ from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.sinks.fanout.routed import routed
 from krishiv_spark.sinks.fanout.splitting import split
 from krishiv_spark.sinks.fanout.writer import FanoutWriter
-from krishiv_spark.sinks.iceberg.prepared import read_prepared, write_prepared
+from krishiv_spark.sinks.iceberg.route import read_intent_files, write_intent_files
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 
 NUMBER = pa.struct([("n", pa.int64())])
@@ -186,8 +186,8 @@ def test_files_that_an_intent_names_are_read_back_as_tasks_told_them(tmp_path):
         for part in range(2)
     ]
     table = writer.committer().table()
-    prepared = write_prepared(table, staged, writer.committer().effect)
-    found = read_prepared(table, type(prepared).model_validate_json(prepared.model_dump_json()))
+    prepared = write_intent_files(table, staged, writer.committer().mode)
+    found = read_intent_files(table, type(prepared).model_validate_json(prepared.model_dump_json()))
     told = [file for item in staged for file in item.files]
     assert [vars_of(file) for file in found.files] == [vars_of(file) for file in told]
     assert (found.table, found.spec_id, found.after) == (staged[0].table, staged[0].spec_id, 0)

@@ -65,7 +65,7 @@ def test_staged_changes_stay_for_their_intent_and_what_its_attempt_wrote_goes(
         raise OSError("the store is away")
 
     with monkeypatch.context() as broken:
-        broken.setattr("krishiv_spark.sinks.iceberg.upserts.stage_snapshot", fail)
+        broken.setattr("krishiv_spark.sinks.iceberg.committer.EpochCommit._stage_snapshot", fail)
         with pytest.raises(CommitUnknown, match="its intent is logged"):
             fan.run(1, 3, 5)
     assert len([*warehouse.rglob("*.changes")]) == 1

@@ -57,10 +57,10 @@ from krishiv_spark.iceberg.property_keys import parse_count
 from krishiv_spark.iceberg.scan_tasks import ScanProjection, choose_task_bytes, plan_tasks
 from krishiv_spark.parquet.footers import BadFileError
 from krishiv_spark.runtime.lru import LruCache
-from krishiv_spark.sinks.iceberg import manifests as sink_manifests
-from krishiv_spark.sinks.iceberg.marks import epoch_of_rows, last_committed_epoch
+from krishiv_spark.sinks.iceberg import epoch_snapshot
+from krishiv_spark.sinks.iceberg.epoch_properties import read_committed_epoch, read_epoch_of_rows
+from krishiv_spark.sinks.iceberg.expiry import Retention
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.retention import Retention
 from krishiv_spark.sources.iceberg.changelog.row_changes import plan_comparison
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "text": ["a", "b"]})
@@ -100,7 +100,7 @@ def test_snapshots_that_are_their_own_ancestors_end_nothing(warehouse):
     assert sum(map(len, stream.drain())) == 6
     keep = IcebergLife(warehouse, keepSnapshots="1", mode="upsert", keyColumns="id")
     keep.epoch(3, ROWS)
-    assert epoch_of_rows(table_of(warehouse).metadata, "another") is None
+    assert read_epoch_of_rows(table_of(warehouse).metadata, "another") is None
     assert numbers(warehouse) == [1, 2]
 
 
@@ -205,7 +205,7 @@ def test_numbers_of_a_table_that_are_none_are_named(warehouse, number):
         Retention.of(options, properties)
     set_properties(warehouse, {"krishiv.epoch.query-1": number})
     with pytest.raises(SinkError, match=r"krishiv\.epoch\.query-1"):
-        last_committed_epoch(table_of(warehouse).metadata, "query-1")
+        read_committed_epoch(table_of(warehouse).metadata, "query-1")
 
 
 def test_numbers_of_a_summary_that_are_none_change_nothing(warehouse):
@@ -532,7 +532,7 @@ def test_a_list_of_another_table_says_nothing_of_a_manifest(warehouse, monkeypat
     manifests_of_victim = opened(warehouse).current_snapshot().manifests(found.io)
     assert manifests_of_victim[0].added_files_count == 1
     monkeypatch.setattr(
-        sink_manifests, "_LISTS", LruCache(1)
+        epoch_snapshot, "_LISTS", LruCache(1)
     )  # as in a driver that has not written
     IcebergLife(warehouse).epoch(1, ROWS)
     assert ids(warehouse) == [1, 1, 2, 2]

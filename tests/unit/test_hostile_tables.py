@@ -27,12 +27,11 @@ from krishiv_spark.iceberg.own_files import OwnFiles
 from krishiv_spark.operate.inspection.tables import look_at_table
 from krishiv_spark.operate.moving.spark_iceberg import TableSpots
 from krishiv_spark.sinks.base import Epoch
-from krishiv_spark.sinks.iceberg import expiry, retention
+from krishiv_spark.sinks.iceberg import expiry
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.prepared import delete_prepared, read_prepared
-from krishiv_spark.sinks.iceberg.staged import StagedForTable
-from krishiv_spark.sinks.iceberg.tables import prepare_table
-from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
+from krishiv_spark.sinks.iceberg.orphans import find_orphans, make_deleter
+from krishiv_spark.sinks.iceberg.route import StagedForTable, delete_intent_files, read_intent_files
+from krishiv_spark.sinks.iceberg.table_setup import prepare_table
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "text": ["a", "b"]})
 
@@ -535,7 +534,7 @@ def test_metadata_of_other_programs_goes_if_it_is_the_tables(warehouse, suffix):
 def test_expiry_deletes_only_files_in_the_tables_own_folders(tmp_path, monkeypatch):
     """An expired snapshot names another table's file, whose name has the same twelve digits."""
     monkeypatch.setattr(expiry, "_READING_MS", -60_000)
-    monkeypatch.setattr(retention, "_LUMP", 1)
+    monkeypatch.setattr(expiry, "_LUMP", 1)
     warehouse = tmp_path / "warehouse"
     few = {
         "tableProperty.krishiv.history.expire.max-snapshots-to-keep": "1",
@@ -628,7 +627,7 @@ def test_vacuum_does_not_follow_links(warehouse, tmp_path):
     found = find_orphans(options_of(warehouse), -60, foreign_names=True)
     assert [Path(file.path).name for file in found.files] == [name]
     assert Path(found.files[0].path).parent == folder
-    remover(options_of(warehouse))(found.files[0])
+    make_deleter(options_of(warehouse))(found.files[0])
     assert (victim / name).read_text() == "precious"
 
 
@@ -643,8 +642,8 @@ def test_an_intent_names_no_file_of_others(warehouse, tmp_path, field):
     value = str(precious) if field == "manifest" else (str(precious),)
     forged = StagedForTable(table=uuid_of(warehouse), spec_id=0, after=0, **{field: value})
     with pytest.raises(LogError, match=r"precious\.db.*Nothing was read or deleted"):
-        read_prepared(table, forged)
-    delete_prepared(table, [forged])
+        read_intent_files(table, forged)
+    delete_intent_files(table, [forged])
     assert precious.exists()
     participant = route(warehouse).participant(None)
     with pytest.raises(LogError, match=r"precious\.db"):

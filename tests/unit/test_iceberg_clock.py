@@ -13,7 +13,7 @@ from wrong_clocks import DAY_S, shifted_clock
 from krishiv_spark.iceberg import guarded_catalog
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.commit_rules import repair_times
-from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
+from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochTransaction
 
 MINUTE_MS = 60_000
 LOGGER = "krishiv_spark.iceberg.commit_rules"

@@ -15,7 +15,7 @@ from pyiceberg.types import StringType
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
 from krishiv_spark.runtime.lru import LruCache
-from krishiv_spark.sinks.iceberg import manifests
+from krishiv_spark.sinks.iceberg import epoch_snapshot
 
 _EPOCHS = 66  # manifests of manifests that were merged are merged
 
@@ -43,7 +43,7 @@ def test_what_is_remembered_is_what_was_written(tmp_path, version):
     written = table_of(tmp_path)
     assert remembered(life).metadata == written.metadata
     snapshot = written.current_snapshot()
-    listed = manifests._LISTS.get(snapshot.manifest_list)
+    listed = epoch_snapshot._LISTS.get(snapshot.manifest_list)
     read = snapshot.manifests(written.io)
     assert [vars_of(manifest) for manifest in listed] == [vars_of(manifest) for manifest in read]
     assert len(read) < 16

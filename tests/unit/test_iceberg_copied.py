@@ -284,11 +284,11 @@ def test_a_refused_attempt_of_a_query_whose_mark_was_removed_is_no_other_line(wh
 
 
 def test_expiry_in_one_line_deletes_nothing_that_the_other_may_need(wh, monkeypatch, caplog):
-    from krishiv_spark.sinks.iceberg import expiry, lines
+    from krishiv_spark.sinks.iceberg import expiry, table_copies
 
     monkeypatch.setattr(expiry, "_READING_MS", -1000)
     copy = fork(wh, 2)
-    lines._VERDICTS = type(lines._VERDICTS)(4)
+    table_copies._VERDICTS = type(table_copies._VERDICTS)(4)
     life = IcebergLife(wh, keepSnapshots="1", mode="upsert", keyColumns="id")
     for epoch in range(1, 5):
         life.epoch(epoch, numbered(0))

@@ -29,7 +29,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from krishiv_spark.sinks.iceberg.transforms import partition_spec
+from krishiv_spark.sinks.iceberg.table_layout import parse_partition_spec
 from krishiv_spark.sources.base import UNLIMITED
 
 ID = pa.schema([("id", pa.int64())])
@@ -290,7 +290,7 @@ def table_of_three(folder, kind, values, partition):
         NestedField(1, "id", LongType(), required=False),
         NestedField(2, "c", kind, required=False),
     )
-    make_table(folder, schema, partition_spec=partition_spec(partition, schema))
+    make_table(folder, schema, partition_spec=parse_partition_spec(partition, schema))
     column = pa.array(values, schema.as_arrow().field("c").type)
     append(folder, pa.table({"id": pa.array(range(len(values)), pa.int64()), "c": column}))
 

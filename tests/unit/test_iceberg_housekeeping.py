@@ -21,10 +21,10 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, open_table
 from krishiv_spark.iceberg.sql_catalog import CachingSqlCatalog
-from krishiv_spark.sinks.iceberg import changes, expiry, retention
+from krishiv_spark.sinks.iceberg import committer, expiry
+from krishiv_spark.sinks.iceberg.expiry import Retention
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.retention import Retention
-from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
+from krishiv_spark.sinks.iceberg.orphans import find_orphans, make_deleter
 
 MOST = "krishiv.history.expire.max-snapshots-to-keep"
 LEAST = "history.expire.min-snapshots-to-keep"
@@ -43,7 +43,7 @@ FEW = properties(**{MOST: 6, LEAST: 3, VERSIONS: 2})
 @pytest.fixture
 def at_once(monkeypatch):
     """Snapshots go one by one, and their files with them, however young they are."""
-    monkeypatch.setattr(retention, "_LUMP", 1)
+    monkeypatch.setattr(expiry, "_LUMP", 1)
     monkeypatch.setattr(expiry, "_READING_MS", -60_000)
 
 
@@ -180,7 +180,7 @@ def test_old_snapshots_go_and_some_stay_however_old(tmp_path):
 
 
 def test_files_of_young_snapshots_stay_for_who_is_about_to_read_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(retention, "_LUMP", 1)
+    monkeypatch.setattr(expiry, "_LUMP", 1)
     life = IcebergLife(tmp_path, **FEW)
     for epoch in range(10):
         life.epoch(epoch, numbered(epoch))
@@ -242,10 +242,10 @@ def test_names_that_are_given_while_an_epoch_commits_stay(tmp_path, monkeypatch,
         names.create_tag(first.snapshot_id, "month-end").commit()
         names = table_of(tmp_path).manage_snapshots()
         names.create_branch(second.snapshot_id, "audit").commit()
-        monkeypatch.setattr(changes, "tidy", expiry.tidy)
-        expiry.tidy(*given)
+        monkeypatch.setattr(committer, "expire_with_commit", expiry.expire_with_commit)
+        expiry.expire_with_commit(*given)
 
-    monkeypatch.setattr(changes, "tidy", named_before)
+    monkeypatch.setattr(committer, "expire_with_commit", named_before)
     for epoch in range(3, 8):
         life.epoch(epoch, pa.table({"id": [1, 2], "text": [str(epoch)] * 2}))
     table = table_of(tmp_path)
@@ -333,7 +333,7 @@ def dies_at_removal(folder, number, epoch, after, **given):
     """Whether a driver that commits an epoch dies at its n-th removal of a file."""
 
     def work():
-        expiry._READING_MS, retention._LUMP = -60_000, 1
+        expiry._READING_MS, expiry._LUMP = -60_000, 1
         real, count = PyArrowFileIO.delete, iter(range(1_000))
 
         def delete(io, place):
@@ -378,7 +378,7 @@ def test_a_driver_that_dies_while_it_removes_files_leaves_the_rest_to_vacuum(tmp
     assert number >= 5  # changes, a metadata file, a list, manifests and a data file
     options = IcebergLife(tmp_path).writer(numbered(0)).options
     for orphan in find_orphans(options, 0).files:
-        remover(options)(orphan)
+        make_deleter(options)(orphan)
     table = table_of(tmp_path)
     assert (written(tmp_path, "*.avro"), written(tmp_path, "*.parquet")) == named(table)
     assert len(written(tmp_path, "*.metadata.json")) == 2

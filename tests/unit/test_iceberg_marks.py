@@ -14,10 +14,9 @@ from requests import HTTPError
 from krishiv_spark.errors import CommitRejected, CommitUnknown, OptionError, SinkError
 from krishiv_spark.operate.inspection.tables import look_at_table
 from krishiv_spark.sinks.base import Epoch
-from krishiv_spark.sinks.iceberg import commits
+from krishiv_spark.sinks.iceberg import committer as committer_module
 from krishiv_spark.sinks.iceberg import writer as writer_module
-from krishiv_spark.sinks.iceberg.enrolment import is_refusal
-from krishiv_spark.sinks.iceberg.marks import last_committed_epoch
+from krishiv_spark.sinks.iceberg.epoch_properties import is_refusal, read_committed_epoch
 from krishiv_spark.sources.iceberg.landing import find_landing_query
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
 
@@ -34,7 +33,7 @@ def test_a_mark_without_an_epoch_is_none_to_everybody(tmp_path):
     IcebergLife(tmp_path).plan(numbered(0))
     metadata = table_of(tmp_path).metadata
     assert metadata.properties[KEY] == "none"
-    assert last_committed_epoch(metadata, "query-1") is None
+    assert read_committed_epoch(metadata, "query-1") is None
     shown = look_at_table({"table": "db.rows", "warehouse": str(tmp_path)}, "query-1")
     assert (shown.is_there, shown.held, shown.unknown) == (True, None, None)
     source = IcebergSourceOptions.parse({"path": "db.rows", "warehouse": str(tmp_path)}, "test")
@@ -125,15 +124,15 @@ def test_an_earlier_attempt_that_an_answer_hid_keeps_its_manifests(tmp_path, mon
     staged = life.stage(1, numbered(1))
     committer = life.writer(numbered(1)).committer()
     committer.last_committed("query-1")
-    before, real_open = committer.table(), commits.open_table
+    before, real_open = committer.table(), committer_module.open_table
 
     def look(_):
-        monkeypatch.setattr(commits, "open_table", real_open)
+        monkeypatch.setattr(committer_module, "open_table", real_open)
         return before
 
     def hide(commit):
         commit()
-        monkeypatch.setattr(commits, "open_table", look)
+        monkeypatch.setattr(committer_module, "open_table", look)
         raise CommitFailedException("somebody was faster")
 
     at_next_commit(monkeypatch, hide)
@@ -151,7 +150,7 @@ def test_a_change_that_fails_after_an_attempt_without_an_answer_is_not_rejected(
 
     def lose(commit):
         late.append(commit)
-        monkeypatch.setattr("krishiv_spark.sinks.iceberg.upserts.Upsert._new", no_memory)
+        monkeypatch.setattr("krishiv_spark.sinks.iceberg.copy_on_write.CopyOnWrite._add", no_memory)
         raise ConnectionResetError("no answer")
 
     def no_memory(*_):
@@ -271,7 +270,7 @@ def test_what_is_staged_goes_whatever_the_class_of_the_error(tmp_path, monkeypat
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("krishiv_spark.sinks.iceberg.upserts.EpochChanges.upserts", fail)
+    monkeypatch.setattr("krishiv_spark.sinks.iceberg.copy_on_write.EpochChanges.read_upserts", fail)
     with pytest.raises(Exception, match=r"."):
         life.publish(1, staged, numbered(1))
     assert staged_files(tmp_path) == []
@@ -285,7 +284,7 @@ def test_what_is_staged_stays_where_the_outcome_is_not_known(tmp_path, monkeypat
     assert committer.last_committed("query-1").epoch == 0
 
     def lose(_):
-        monkeypatch.setattr("krishiv_spark.sinks.iceberg.commits.open_table", away)
+        monkeypatch.setattr("krishiv_spark.sinks.iceberg.committer.open_table", away)
         raise ConnectionResetError("no answer")
 
     def away(_):

@@ -14,14 +14,14 @@ from pyiceberg.types import LongType
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.planning import UnreadableError
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.iceberg import replaceable
+from krishiv_spark.sinks.iceberg import replaced_rows
 
 UPSERT = {"mode": "upsert", "keyColumns": "id", "orderColumn": "id"}
 
 
 @pytest.fixture(autouse=True)
 def _new_process():
-    replaceable._CHECKED._held.clear()
+    replaced_rows._CHECKED._held.clear()
 
 
 def add_file(folder, kind, rows, *, bounds, partition=None):
@@ -149,8 +149,8 @@ def test_manifests_are_read_only_after_another_programs_commit(tmp_path, monkeyp
     life = IcebergLife(tmp_path, **UPSERT)
     upsert(life, 0, 1)
     read = []
-    real = replaceable._check_bounds
-    monkeypatch.setattr(replaceable, "_check_bounds", lambda *given: read.append(real(*given)))
+    real = replaced_rows._check_bounds
+    monkeypatch.setattr(replaced_rows, "_check_bounds", lambda *given: read.append(real(*given)))
     for epoch in range(1, 4):
         upsert(life, epoch, epoch)
     assert len(read) == 1  # when this process first planned one

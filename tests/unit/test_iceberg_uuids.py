@@ -20,7 +20,7 @@ from pyiceberg.types import (
 )
 
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.sinks.iceberg.transforms import partition_spec, sort_order
+from krishiv_spark.sinks.iceberg.table_layout import parse_partition_spec, parse_sort_order
 
 UUIDS = [uuid.UUID(int=number) for number in (1, 2**127 + 5, 2**128 - 1)]
 SCHEMA = Schema(
@@ -41,9 +41,9 @@ def rows_of(folder):
 @pytest.mark.parametrize("partition", [None, "u", "bucket(4, u)"])
 @pytest.mark.parametrize("sort", [None, "u desc"])
 def test_texts_and_bytes_become_uuids(tmp_path, partition, sort):
-    more = {} if partition is None else {"partition_spec": partition_spec(partition, SCHEMA)}
+    more = {} if partition is None else {"partition_spec": parse_partition_spec(partition, SCHEMA)}
     if sort is not None:
-        more["sort_order"] = sort_order(sort, SCHEMA)
+        more["sort_order"] = parse_sort_order(sort, SCHEMA)
     make_table(tmp_path, SCHEMA, **more)
     texts = [str(UUIDS[0]), str(UUIDS[1]).upper(), None]
     life(tmp_path).epoch(0, pa.table({"id": [1, 2, 3], "u": pa.array(texts, pa.string())}))
@@ -136,7 +136,7 @@ def test_uuids_are_keys(tmp_path, partition, keys):
         NestedField(2, "p", StringType(), required=False),
         NestedField(3, "id", IntegerType(), required=False),
     )
-    more = {} if partition is None else {"partition_spec": partition_spec(partition, schema)}
+    more = {} if partition is None else {"partition_spec": parse_partition_spec(partition, schema)}
     make_table(tmp_path, schema, **more)
     query = life(tmp_path, mode="upsert", keyColumns=keys, opColumn="op", orderColumn="u")
 

@@ -20,7 +20,7 @@ from krishiv_spark.iceberg.own_files import (
     find_table_id,
     get_table_id,
 )
-from krishiv_spark.sinks.iceberg import vacuum as vacuum_module
+from krishiv_spark.sinks.iceberg import orphans
 
 OTHER = "db.other"
 
@@ -234,7 +234,7 @@ def test_a_live_file_that_the_table_names_by_another_path_stays(tmp_path):
     ],
 )
 def test_schemes_of_one_store_name_the_same_file(one, other, is_same):
-    assert (vacuum_module._identity(one) == vacuum_module._identity(other)) is is_same
+    assert (orphans._identity(one) == orphans._identity(other)) is is_same
 
 
 def test_a_clock_that_is_a_month_ahead_makes_no_file_of_a_live_epoch_an_orphan(

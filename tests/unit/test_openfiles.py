@@ -17,9 +17,9 @@ from krishiv_spark.errors import SinkError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.parquet.names import DataFile
 from krishiv_spark.sinks.base import Task
-from krishiv_spark.sinks.iceberg.files import TaskDataFiles as IcebergFiles
-from krishiv_spark.sinks.iceberg.sorting import merged
-from krishiv_spark.sinks.iceberg.target import target_of
+from krishiv_spark.sinks.iceberg.data_files import TaskDataFiles as IcebergFiles
+from krishiv_spark.sinks.iceberg.data_files import merge_sorted
+from krishiv_spark.sinks.iceberg.task_table import task_table_spec
 from krishiv_spark.sinks.parquet.files import FileLayout
 from krishiv_spark.sinks.parquet.files import TaskFiles as ParquetFiles
 from krishiv_spark.sinks.parquet.staging import DiskStaging
@@ -152,7 +152,9 @@ def parquet_files(folder, _):
 def iceberg_files(folder, rows, **given):
     life = IcebergLife(folder, partitionBy="p", **given)
     life.plan(rows)
-    return IcebergFiles(target_of(open_table(life.writer(rows).options), None), Task("q", 0, 0, 0))
+    return IcebergFiles(
+        task_table_spec(open_table(life.writer(rows).options), None), Task("q", 0, 0, 0)
+    )
 
 
 def counts_of(files, chunks):
@@ -257,7 +259,7 @@ def table_of_pairs(pairs):
 @given(st.lists(A_FEW, max_size=5), st.integers(1, 8))
 def test_sorted_runs_are_merged_in_tables_of_bounded_size(runs, most_rows):
     tables = [table_of_pairs(pairs).sort_by(ORDER) for pairs in runs]
-    pieces = list(merged(tables, keys_of, most_rows=most_rows))
+    pieces = list(merge_sorted(tables, keys_of, most_rows=most_rows))
     assert all(piece.num_rows <= most_rows + len(runs) for piece in pieces)
     whole = table_of_pairs([pair for pairs in runs for pair in pairs]).sort_by(ORDER)
     found = pa.concat_tables([whole.slice(0, 0), *pieces])

@@ -101,7 +101,7 @@ def test_a_replay_into_iceberg_can_be_killed_before_each_change(place, where, wo
 def test_a_commit_whose_answer_is_lost_is_found_by_the_next_run(
     landed, checkpoint, place, words, monkeypatch
 ):
-    from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
+    from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochTransaction
 
     original = EpochTransaction.compare_and_set
 

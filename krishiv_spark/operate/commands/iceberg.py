@@ -60,7 +60,7 @@ def iceberg_vacuum(  # noqa: PLR0913  one for each option of the command
     """Remove files in the folders of TABLE that no snapshot refers to."""
     from krishiv_spark.iceberg.options import FORMAT
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-    from krishiv_spark.sinks.iceberg.vacuum import find_orphans, remover
+    from krishiv_spark.sinks.iceberg.orphans import find_orphans, make_deleter
 
     given = dict(map(name_and_value, place["given"]))
     warehouse = {"warehouse": place["warehouse"]} if place["warehouse"] else {}
@@ -72,7 +72,7 @@ def iceberg_vacuum(  # noqa: PLR0913  one for each option of the command
         unfinished=unfinished,
         other_lines=other_lines,
     )
-    clear(found.files, remover(options), dry_run=dry_run)
+    clear(found.files, make_deleter(options), dry_run=dry_run)
     if found.foreign:
         say(f"{found.foreign} files kept whose names do not contain this table's id: see --help")
     if found.unfinished:

@@ -48,9 +48,9 @@ def look_at_table(given: Mapping[str, str], query: str) -> TableStatus | None:
     """
     if not any(key.lower() in _NAMES or key.lower().startswith(_CATALOG) for key in given):
         return None
-    from krishiv_spark.sinks.iceberg.marks import last_committed_epoch
+    from krishiv_spark.sinks.iceberg.epoch_properties import read_committed_epoch
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-    from krishiv_spark.sinks.iceberg.tables import find_table
+    from krishiv_spark.sinks.iceberg.table_setup import find_table
 
     options = IcebergSinkOptions.parse(IcebergSinkOptions.among(given), "krishiv-spark status")
     try:
@@ -62,6 +62,6 @@ def look_at_table(given: Mapping[str, str], query: str) -> TableStatus | None:
     if table is None:
         return TableStatus(options.table_name)
     newest = table.metadata.current_snapshot_id
-    mark = last_committed_epoch(table.metadata, query)
+    mark = read_committed_epoch(table.metadata, query)
     held = None if mark is None else mark.epoch
     return TableStatus(options.table_name, is_there=True, snapshot=newest, held=held)

@@ -1,18 +1,53 @@
-"""Materialised views from ``foreachBatch``, kept by the changes of a table."""
+"""Materialised views from ``foreachBatch``, kept by the changes of a table.
+
+Keeps a view: each batch of changes is in its table once, with the totals that they make. Driver.
+
+The old totals are read from one snapshot, and the new ones are committed if that is still the
+newest: the catalog's compare-and-set of the sink is the one step in which a batch becomes true.
+Whoever lost it has added to what is no longer so, and begins again with the newest snapshot.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from krishiv_spark.arrow.schemas import arrow_schema
+from krishiv_spark.errors import CheckpointMismatch, OptionError
+from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.sinks.each_batch import BatchQuery
-from krishiv_spark.sinks.iceberg.views.definition import ViewDefinition
+from krishiv_spark.sinks.iceberg.committer import EpochCommit
+from krishiv_spark.sinks.iceberg.epoch_properties import read_committed_epoch, read_epoch_of_rows
+from krishiv_spark.sinks.iceberg.epoch_updates import Append
+from krishiv_spark.sinks.iceberg.key_rule import KeyRule
+from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg.table_setup import prepare_table
+from krishiv_spark.sinks.iceberg.views.definition import CALLER, KEY, OP, ViewDefinition
+from krishiv_spark.sinks.iceberg.views.totals import (
+    add_group_keys,
+    compute_checksum,
+    compute_totals,
+)
+from krishiv_spark.sinks.numbered import JobNumber, check_same, check_writer, is_done
+from krishiv_spark.sinks.values import CommittedEpoch, Epoch
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["aggregate"]
+    from krishiv_spark.sinks.each_batch import BatchQuery
+
+__all__ = ["ViewKeeper", "aggregate"]
+
+_log = logging.getLogger(__name__)
+_PROPERTY = "krishiv.view"
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+_MOST_ATTEMPTS = 10
 
 
 def aggregate(  # noqa: PLR0913  the user's words; all but three are keywords with defaults
@@ -69,10 +104,200 @@ def aggregate(  # noqa: PLR0913  the user's words; all but three are keywords wi
     Raises:
         OptionError: If a function is not known, or options are wrong.
     """
-    from krishiv_spark.sinks.iceberg.views.keeper import ViewKeeper
-
     view = ViewDefinition.of(by, columns)
     query_of = partial(
         BatchQuery.of, caller="aggregate", name=query, checkpoint=checkpoint, replaces=replaces
     )
     return ViewKeeper(table, view, options, query_of)
+
+
+class ViewKeeper:
+    """What ``foreachBatch`` calls.
+
+    Args:
+        table: Name of the view's table.
+        view: What it shows.
+        options: Of the sink.
+        query_of: Returns the query that a batch is of, as `BatchQuery.of`.
+
+    Raises:
+        OptionError: If the options are wrong.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        view: ViewDefinition,
+        options: Mapping[str, str],
+        query_of: Callable[[DataFrame], BatchQuery],
+    ) -> None:
+        self._table = table
+        self._view = view
+        self._given = {**options, f"tableProperty.{_PROPERTY}": view.text}
+        self._options = IcebergSinkOptions.parse({**self._given, "path": table}, FORMAT)
+        self._query_of = query_of
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        """Bring a batch into the view, unless it is there."""
+        self._view.check(batch.schema)
+        found = self._query_of(batch)
+        writer, replaces = found.spark_id, found.replaces
+        job = JobNumber(found.name, number, "newest", writer=writer, replaces=replaces)
+        with _adaptive(batch.sparkSession):
+            changes = add_group_keys(batch, self._view).persist()
+            try:
+                self._bring(changes, job)
+            finally:
+                changes.unpersist()
+
+    def _bring(self, changes: DataFrame, job: JobNumber) -> None:
+        rows = arrow_schema(compute_totals(changes, None, self._view).drop(OP).schema)
+        # By number, not by time: to work out the totals may take longer than 'commitTimeout'.
+        for left in reversed(range(_MOST_ATTEMPTS)):
+            table = prepare_table(self._options, rows, self._check_view)
+            held = self._holds(table, job)
+            job = self._with_rows(job, changes)
+            if held is not None:
+                check_same(_epoch(job), held)
+                _log.warning("batch %d of %s is in the view already: skipped", job.number, job.name)
+                return
+            base = table.metadata.current_snapshot_id
+            try:
+                self._write(changes, job, base)
+            except Exception:
+                # An error of Spark's does not tell what it was: the table does.
+                if not left or not self._was_overtaken(base, job):
+                    raise
+            else:
+                return
+
+    def _check_view(self, table: Table) -> None:
+        """Refuse a table that is no view, or another one.
+
+        Raises:
+            OptionError: If it is.
+        """
+        found = table.metadata.properties.get(_PROPERTY)
+        if found == self._view.text:
+            return
+        is_now, hint = f"is the view {found}", ""
+        if found is None:
+            is_now = "was not made by this function"
+            hint = ". If it was, its catalog does not keep table properties, which a view needs"
+        raise OptionError(
+            f"{CALLER}: table {self._options.table_name} {is_now}, and cannot become the view "
+            f"{self._view.text}: name another table, or drop this one and start with a new "
+            f"checkpoint: all rows of the source are read again{hint}"
+        )
+
+    def _with_rows(self, job: JobNumber, changes: DataFrame) -> JobNumber:
+        """The job with what tells its changes from others, unless that is there or not wanted.
+
+        A number alone does not: a new checkpoint, and one that was rolled back, give the number
+        of the newest batch to other rows.
+        """
+        if not self._options.txn_compare or job.rows is not None:
+            return job
+        return replace(job, rows=compute_checksum(changes, self._view))
+
+    def _holds(self, table: Table, job: JobNumber) -> CommittedEpoch | None:
+        """The mark of the batch, if the table has it.
+
+        Raises:
+            CheckpointMismatch: If it does not have exactly those before, or has those of others.
+        """
+        mark = read_committed_epoch(table.metadata, job.name)
+        check_writer(job, mark)
+        if is_done(job, mark):
+            return mark
+        if mark is None and table.metadata.current_snapshot_id is not None:
+            raise CheckpointMismatch(
+                f"{CALLER}: {self._options.table_name} is maintained by another query or "
+                f"checkpoint than {job.name}, whose batches would be counted again: continue "
+                "with that one, or name another table, or drop this one"
+            )
+        newest = -1 if mark is None else mark.epoch
+        of_rows = read_epoch_of_rows(table.metadata, job.name)
+        if newest != job.number - 1 or of_rows not in {None, newest}:
+            raise CheckpointMismatch(
+                f"{CALLER}: batch {job.number} of {job.name} does not follow the newest batch "
+                f"in {self._options.table_name}, {newest if of_rows is None else of_rows}: the "
+                "table was recreated or rolled back, or the function was not called for each "
+                "batch; start with a new checkpoint and no table: all rows of the source are "
+                "read again"
+            )
+        return None
+
+    def _was_overtaken(self, base: int | None, job: JobNumber) -> bool:
+        """Whether somebody else has changed the table, so that it is worth another attempt."""
+        metadata = open_table(self._options).metadata
+        is_held = is_done(job, read_committed_epoch(metadata, job.name))
+        return not is_held and metadata.current_snapshot_id != base
+
+    # --- writing
+
+    def _write(self, changes: DataFrame, job: JobNumber, base: int | None) -> None:
+        """Commit the totals of a snapshot and these changes, if it is still the newest."""
+        told: dict[str, str | int] = {
+            "mode": "upsert",
+            "keyColumns": KEY,
+            "opColumn": OP,
+            "txnAppId": job.name,
+            "txnVersion": job.number,
+            "txnRepeats": job.repeats,
+            # Totals of the same changes differ from snapshot to snapshot: the changes are compared.
+            "txnCompare": "false" if job.rows is None else "true",
+            "ifSnapshot": "none" if base is None else base,
+        }
+        more = {"txnRows": job.rows, "txnQueryId": job.writer, "txnReplaces": job.replaces}
+        told |= {name: text for name, text in more.items() if text is not None}
+        with contextlib.ExitStack() as stack:
+            touched = self._touched(changes, base)
+            if touched is not None:  # several columns are computed from it
+                stack.callback(touched.persist().unpersist)
+            totals = compute_totals(changes, touched, self._view)
+            writer = totals.write.format(FORMAT).mode("append").options(**self._given)
+            writer.options(**told).save(self._table)
+        table = open_table(self._options)
+        if not is_done(job, read_committed_epoch(table.metadata, job.name)):
+            self._pass_over(table, job, base)
+
+    def _touched(self, changes: DataFrame, snapshot: int | None) -> DataFrame | None:
+        """Rows of a snapshot whose groups have changes; None without a snapshot."""
+        if snapshot is None:
+            return None
+        reader = changes.sparkSession.read.format(FORMAT)
+        reader = reader.options(**IcebergOptions.among(self._given))
+        rows = reader.option("snapshot-id", snapshot).load(self._table)
+        return rows.join(changes.select(KEY).distinct(), KEY, "left_semi")
+
+    def _pass_over(self, table: Table, job: JobNumber, base: int | None) -> None:
+        """Commit the mark of a batch without rows, of which the sink leaves none.
+
+        So a table has the mark of each batch, and one that lacks some is told from it.
+        """
+        options = self._options.model_copy(update={"if_snapshot": "none" if base is None else base})
+        update = Append(())
+        # There is no row that could have the key of another one.
+        rule = KeyRule(options, (KEY,), replaces=False, query=job.name, is_decided=True)
+        EpochCommit(options, _epoch(job), update, rule).run(table)
+
+
+def _epoch(job: JobNumber) -> Epoch:
+    return Epoch(job.name, job.number, offsets=job.offsets)
+
+
+@contextlib.contextmanager
+def _adaptive(spark: SparkSession) -> Iterator[None]:
+    """Have Spark choose the number of tasks by what they have to do.
+
+    A query's own session has this off, for the sake of states, of which there are none here; each
+    step would be the 200 tasks of ``spark.sql.shuffle.partitions``.
+    """
+    before = spark.conf.get(_ADAPTIVE)
+    spark.conf.set(_ADAPTIVE, "true")
+    try:
+        yield
+    finally:
+        if before is not None:
+            spark.conf.set(_ADAPTIVE, before)

@@ -28,7 +28,6 @@ OP, KEY, ROWS = "_op", "_key", "_rows"
 _CALL = re.compile(r"\s*(\w+)\s*\(\s*(?:(\*)|`([^`]+)`|([^`()*]+?))\s*\)\s*")
 _FUNCTIONS = ("avg", "count", "max", "min", "sum")
 _ADDED, _RANKED = {"avg", "sum"}, {"max", "min"}
-
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _KEYS = (*_WHOLE, "boolean", "string", "date", "timestamp", "timestamp_ntz", "binary")
 _ORDERED = (*_KEYS, "float", "double")

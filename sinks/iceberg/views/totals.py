@@ -29,14 +29,14 @@ from krishiv_spark.sinks.iceberg.views.definition import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["checksum_of", "keyed", "next_totals"]
+__all__ = ["add_group_keys", "compute_checksum", "compute_totals"]
 
 _MOST_DIGITS = 38
 _MORE_OF_SUM, _MORE_OF_AVERAGE = 10, 4  # digits that Spark's own results have more than the values
 _VALUE, _NUMBER = "value", "n"
 
 
-def keyed(batch: DataFrame, view: ViewDefinition) -> DataFrame:
+def add_group_keys(batch: DataFrame, view: ViewDefinition) -> DataFrame:
     """The columns of the changes that matter, with the key of their group."""
     weight = _c(WEIGHT).cast("long")
     strange = F.concat(F.lit(f"{CALLER}: a change has {WEIGHT} = "), _shown(weight))
@@ -74,13 +74,13 @@ def _without_exponent(text: Column, scale: int) -> Column:
     return F.when(text.contains("E"), F.concat(sign, F.lit("0."), digits)).otherwise(text)
 
 
-def checksum_of(changes: DataFrame, view: ViewDefinition) -> str:
+def compute_checksum(changes: DataFrame, view: ViewDefinition) -> str:
     """Number and checksum of the changes, in whatever order; as the sink's option `txnRows` has it.
 
     Marks keep it: what is hashed cannot change between releases.
 
     Args:
-        changes: As `keyed` makes them.
+        changes: As `add_group_keys` makes them.
         view: What is kept by them.
     """
     values = [_c(name) for name in dict.fromkeys([*view.by, *view.added, *view.ranked])]
@@ -92,11 +92,13 @@ def checksum_of(changes: DataFrame, view: ViewDefinition) -> str:
     return f"{rows}:{int(checksum or 0) % 2**64:016x}"
 
 
-def next_totals(changes: DataFrame, touched: DataFrame | None, view: ViewDefinition) -> DataFrame:
+def compute_totals(
+    changes: DataFrame, touched: DataFrame | None, view: ViewDefinition
+) -> DataFrame:
     """What the table has to be told, so that it has totals with these changes.
 
     Args:
-        changes: As `keyed` makes them.
+        changes: As `add_group_keys` makes them.
         touched: Rows of the table as it is now, of the groups that have changes; None without any.
         view: What the table is a view of.
 

@@ -1,10 +1,21 @@
-"""Removing what failed attempts left in a table's folders: ``krishiv-spark iceberg vacuum``."""
+"""The files of a table that no snapshot names: deletion of staged files, and vacuum.
+
+Staged files are deleted only after all snapshots were read, since a commit may have succeeded.
+
+``krishiv-spark iceberg vacuum`` deletes the remains of failed attempts from the table's folders. It
+keeps the files of an epoch that a fan-out has not finished (`find_unfinished`). The table does not
+contain the location of the epoch log with the intent. But a property has the number of the newest
+epoch of each query in the table, and the name of a staged file has the end of its query's id and
+the number of its epoch. An intent may name any file of a later epoch.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,24 +25,101 @@ from pyarrow import fs
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.catalogs import explain_catalog_errors, open_table
-from krishiv_spark.iceberg.file_access import Location
+from krishiv_spark.iceberg.file_access import Location, redact_errors
 from krishiv_spark.iceberg.file_io import get_guarded_io
 from krishiv_spark.iceberg.metadata_files import METADATA_SUFFIX, read_table_uuid
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import find_table_id, get_table_id, read_store_time_s
-from krishiv_spark.sinks.iceberg.copied import open_own_table
-from krishiv_spark.sinks.iceberg.lines import check_one_line
-from krishiv_spark.sinks.iceberg.prepared import find_unfinished
-from krishiv_spark.sinks.iceberg.unused import manifests_of, named_files
+from krishiv_spark.iceberg.property_keys import EPOCH_PREFIX, parse_count
+from krishiv_spark.sinks.iceberg.epoch_snapshot import read_unlisted_manifest
+from krishiv_spark.sinks.iceberg.table_copies import check_single_history, open_own_table
+from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, query_in_file_name
 from krishiv_spark.storage.disk import aging_time_s
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
 
     from krishiv_spark.iceberg.options import IcebergOptions
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+    from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
 
-__all__ = ["OrphanFile", "Orphans", "find_orphans", "remover"]
+__all__ = [
+    "OrphanFile",
+    "Orphans",
+    "delete_unnamed",
+    "delete_unused",
+    "find_orphans",
+    "make_deleter",
+]
+
+# A query of a stream without an option 'queryId', and the route that its rows take.
+_ROUTE = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-.+", re.DOTALL)
+
+_STAGED = re.compile(
+    r"\d{5}-\d+-(?P<query>[\w-]+)-(?P<epoch>\d+)-[0-9a-f]{12}-t[0-9a-f]{12}(?:-\d+\.parquet|\.changes)"
+)
+
+_NO_EPOCH = -1
+
+
+def delete_unused(options: IcebergSinkOptions, staged: Sequence[StagedDataFiles]) -> None:
+    """Remove files, but those that a snapshot names: a commit may have happened after all.
+
+    Raises:
+        OptionError, CatalogFailedError: If the table cannot be asked; then nothing is removed.
+    """
+    delete_unnamed(options, {path for item in staged for path in item.paths}, staged)
+
+
+def delete_unnamed(
+    options: IcebergSinkOptions, wanted: set[str], staged: Sequence[StagedDataFiles]
+) -> None:
+    """Remove files, but those that a snapshot names.
+
+    Args:
+        options: Which table.
+        wanted: Paths of the files; written after the tasks were planned.
+        staged: What tasks staged for the epoch, which tells when that was.
+
+    Raises:
+        OptionError, CatalogFailedError: If the table cannot be asked; then nothing is removed.
+    """
+    if not wanted:
+        return
+    table = open_table(options)
+    after = min((item.after for item in staged), default=0)
+    with redact_errors(table.io, "remove staged files"):
+        for path in wanted - {path for path in list_named_files(table, after) if path in wanted}:
+            with contextlib.suppress(OSError):  # it is gone already
+                table.io.delete(path)
+
+
+def list_named_files(table: Table, after: int = 0) -> Iterator[str]:
+    """Every data and delete file that snapshots of a table name. See `list_manifests`."""
+    for manifest in list_manifests(table, after):
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            yield entry.data_file.file_path
+
+
+def list_manifests(table: Table, after: int = 0) -> Iterator[ManifestFile]:
+    """Every manifest of every snapshot, each once.
+
+    Args:
+        table: Whose they are.
+        after: If it is not 0, only those that were written for snapshots of a higher sequence
+            number: what is added to a table is in one of these, wherever they are listed.
+    """
+    seen: set[str] = set()
+    for snapshot in reversed(table.metadata.snapshots):
+        if after and (snapshot.sequence_number or 0) <= after:
+            continue
+        for manifest in snapshot.manifests(table.io):
+            is_later = not after or (manifest.sequence_number or 0) > after
+            if is_later and manifest.manifest_path not in seen:
+                seen.add(manifest.manifest_path)
+                yield manifest
 
 
 @dataclass(frozen=True)
@@ -124,7 +212,7 @@ def find_orphans(
     old = [file for file in unnamed if file.modified_s < before]
     if not other_lines:
         modified_s = {os.path.basename(file.path): file.modified_s for file in found}
-        check_one_line(table, inside, {file.path for file in old}, modified_s)
+        check_single_history(table, inside, {file.path for file in old}, modified_s)
     if old:
         live = {number for place in locations if (number := _inode(place)) is not None}
         old = [file for file in old if _inode(file.path) not in live]
@@ -141,7 +229,7 @@ def _unfinished(table: Table, options: IcebergOptions, files: Iterable[_ListedFi
         return find_unfinished(table.io, table.properties, (file.path for file in files))
 
 
-def remover(options: IcebergOptions) -> Callable[[OrphanFile], None]:
+def make_deleter(options: IcebergOptions) -> Callable[[OrphanFile], None]:
     """What removes orphans of a table.
 
     Raises:
@@ -207,8 +295,8 @@ def _named(table: Table) -> Iterator[str]:
     yield table.metadata_location
     yield from (entry.metadata_file for entry in metadata.metadata_log)
     yield from (snapshot.manifest_list for snapshot in metadata.snapshots if snapshot.manifest_list)
-    yield from (manifest.manifest_path for manifest in manifests_of(table))
-    yield from named_files(table)
+    yield from (manifest.manifest_path for manifest in list_manifests(table))
+    yield from list_named_files(table)
     for statistics in (*metadata.statistics, *metadata.partition_statistics):
         yield statistics.statistics_path
 
@@ -324,3 +412,54 @@ def _inode(location: str) -> tuple[int, int] | None:
 @lru_cache(maxsize=4096)
 def _real_folder(folder: str) -> str:
     return os.path.realpath(folder)
+
+
+def find_unfinished(io: FileIO, properties: Mapping[str, str], paths: Iterable[str]) -> set[str]:
+    """Return the files that an unfinished epoch of a fan-out may need. Anywhere.
+
+    Args:
+        io: Reads manifests.
+        properties: Of the table.
+        paths: Files that no snapshot names.
+
+    Raises:
+        OSError: If a manifest cannot be read.
+    """
+    wanted = set(paths)
+    newest = _newest_epochs(properties)
+    kept = {path for path in wanted if _is_later(_name_of(path), newest)}
+    if kept:
+        names = set(map(_name_of, kept))  # a location may have several spellings
+        kept |= {path for path in wanted if path.endswith(".avro") and _names(io, path) & names}
+    return kept
+
+
+def _name_of(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _newest_epochs(properties: Mapping[str, str]) -> dict[str, int]:
+    """Return the newest epoch in the table of each route, by what file names have of its query."""
+    found: dict[str, int] = {}
+    for key, text in properties.items():
+        query = key.removeprefix(EPOCH_PREFIX)
+        if query != key and _ROUTE.fullmatch(query):
+            name, number = query_in_file_name(query), parse_count(text)
+            epoch = _NO_EPOCH if number is None else number
+            found[name] = min(epoch, found.get(name, epoch))  # a long route may end several ids
+    return found
+
+
+def _is_later(name: str, newest: Mapping[str, int]) -> bool:
+    staged = _STAGED.fullmatch(name)
+    return staged is not None and int(staged["epoch"]) > newest.get(
+        staged["query"], int(staged["epoch"])
+    )
+
+
+def _names(io: FileIO, path: str) -> set[str]:
+    """Return the names of the data files in a manifest; none if the file is no manifest."""
+    try:
+        return {_name_of(file.file_path) for file in read_unlisted_manifest(io, path, spec_id=0)}
+    except (ValueError, LookupError, TypeError):  # a list of manifests, or a damaged file
+        return set()

@@ -1,4 +1,15 @@
-"""Other lines of a table: metadata files of its UUID that the catalog's history does not contain.
+"""Tables whose warehouse was copied with its catalog in SQLite. Driver.
+
+A catalog names the places of its tables, and so does their metadata. After ``cp -r``, the catalog
+of the copy still names the folders of the original: a query on the copy would write there, and a
+vacuum or an expiry would delete what the original needs.
+
+A location outside of the warehouse proves nothing: it may be given on purpose, and a warehouse may
+be reached by a link or another mount. But a copy has the table's folder twice. So a table is
+refused if its catalog's folder, or the option `warehouse`, has another folder for it whose
+metadata files say that they are elsewhere.
+
+Other lines of a table: metadata files of its UUID that the catalog's history does not contain.
 
 Two catalogs may have one table: a warehouse was copied with its embedded catalog, the database of a
 catalog was restored beside the live one, or a metadata file was registered twice. Each catalog goes
@@ -20,16 +31,20 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyarrow import fs
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.embedded import CatalogFile, find_table_folders, get_catalog_file
 from krishiv_spark.iceberg.file_access import Location
-from krishiv_spark.iceberg.file_io import get_guarded_io
+from krishiv_spark.iceberg.file_io import get_access, get_guarded_io
 from krishiv_spark.iceberg.metadata_files import METADATA_SUFFIX, read_pieces
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import find_table_id, get_table_id
@@ -40,7 +55,17 @@ from krishiv_spark.runtime.once import warn_once
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-__all__ = ["check_one_line", "has_other_line"]
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+
+__all__ = ["check_own_warehouse", "check_single_history", "has_other_history", "open_own_table"]
+
+_METADATA_PATH = "write.metadata.path"
+
+_MOST_READ = 3
+"""Metadata files of a folder that are read: the newest by their names."""
+
+_PASSED: LruCache[tuple[object, ...], CatalogFile] = LruCache(64)
+"""Tables that this process has found in their own warehouse, with their catalogs."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +77,111 @@ _REPEATED_S = 24 * 60 * 60.0
 
 _VERDICTS: LruCache[tuple[str, str], bool] = LruCache(64)
 """By the UUID and the location of a table, whether another line of it was found by this process."""
+
+
+def open_own_table(options: IcebergSinkOptions) -> Table:
+    """Load a table whose files are to be written or deleted. Driver, operator.
+
+    Raises:
+        OptionError: As `open_table` and `check_own_warehouse`.
+        CatalogFailedError: As `open_table`.
+    """
+    table = open_table(options)
+    check_own_warehouse(table, options)
+    return table
+
+
+def check_own_warehouse(table: Table, options: IcebergSinkOptions) -> None:
+    """Refuse a table whose catalog names the folders of another warehouse. Driver, operator.
+
+    The folders are looked at once in a process for each table and catalog.
+
+    Raises:
+        OptionError: If the warehouse was copied or moved, and no option allows that.
+    """
+    catalog = get_catalog_file(table)
+    if catalog is None or options.copied_warehouse == "allow":
+        return
+    location = Location.parse(table.location())
+    if location.store != "disk":
+        return
+    folder = table.metadata_location.rpartition("/")[0]
+    key = (catalog, table.metadata.table_uuid, location, folder)
+    if _PASSED.get(key) is not None:
+        return
+    found = _find_copy(table, location.path, Path(catalog.path).absolute().parent)
+    if found is not None:
+        raise _refusal(table, catalog.path, location.path, *found)
+    _PASSED.put(key, catalog)
+
+
+def _refusal(table: Table, catalog: str, location: str, copy: str, warehouse: str) -> OptionError:
+    rest = os.path.relpath(copy, warehouse)
+    original = location.removesuffix(f"/{rest}")
+    command = f"krishiv-spark iceberg relocate {original} {warehouse} --copy"
+    return OptionError(
+        f"{FORMAT}: table {'.'.join(table.name())} is in a copy of a warehouse: its catalog "
+        f"{catalog} still names the folder {location}, and the table's folder was copied to "
+        f"{copy}. Writes would go into the folder of the original, and deleted files would be "
+        "missing there. Nothing was written or deleted. To make the tables of the copy "
+        f"independent: '{command}'. To continue in the folder of the original, set the option "
+        "'copiedWarehouse' = 'allow'"
+    )
+
+
+def _find_copy(table: Table, location: str, of_catalog: Path) -> tuple[str, str] | None:
+    """Return a copy of the table's folder, and the warehouse that has it; None if there is none."""
+    warehouse = get_access(table).access.warehouse
+    given = None if warehouse is None else Location.parse(warehouse)
+    warehouses = {str(of_catalog)}
+    if given is not None and given.store == "disk":
+        warehouses.add(given.path)
+    *namespace, name = table.name()
+    usual = f"{'.'.join(namespace)}/{name}"
+    for around in sorted(warehouses):
+        for folder in find_table_folders(around, location, usual):
+            with contextlib.suppress(OSError):
+                if os.path.samefile(folder, location):
+                    break
+            if _is_copy(table, folder, location):
+                return folder, around
+    return None
+
+
+def _is_copy(table: Table, folder: str, location: str) -> bool:
+    """Return True if a folder has metadata files of the table that say they are elsewhere."""
+    metadata_path = table.properties.get(_METADATA_PATH)
+    if metadata_path is not None and _is_same(metadata_path, f"{folder}/metadata"):
+        return False
+    names = sorted(_names(f"{folder}/metadata"), reverse=True)
+    for name in names[:_MOST_READ]:
+        found = _read(table, f"{folder}/metadata/{name}")
+        if found is not None and found[0] == str(table.metadata.table_uuid):
+            return Location.parse(found[1]).path == location
+    return False
+
+
+def _names(folder: str) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        yield from (name for name in os.listdir(folder) if name.endswith(METADATA_SUFFIX))
+
+
+def _is_same(one: str, other: str) -> bool:
+    place = Location.parse(one)
+    with contextlib.suppress(OSError):
+        return place.store == "disk" and os.path.samefile(place.path, other)
+    return False
+
+
+def _read(table: Table, path: str) -> tuple[str, str] | None:
+    """Return the UUID and the location in a metadata file; None if it is no whole one."""
+    io = get_guarded_io(table)
+    limit = io.access.access.max_metadata_bytes
+    with contextlib.suppress(OSError, EOFError, ValueError, LookupError, TypeError):
+        # It is not the table that names this file.
+        found = json.loads(b"".join(read_pieces(io.inner.new_input(path), limit)))
+        return str(found["table-uuid"]), str(found["location"])
+    return None
 
 
 class _Version(NamedTuple):
@@ -91,7 +221,7 @@ class _Listing(NamedTuple):
     modified_s: Mapping[str, float] = {}
 
 
-def check_one_line(
+def check_single_history(
     table: Table, unnamed: Iterable[str], old: Collection[str], modified_s: Mapping[str, float]
 ) -> None:
     """Refuse to remove files of a table that another catalog may have too. Operator.
@@ -118,7 +248,7 @@ def check_one_line(
         )
 
 
-def has_other_line(table: Table) -> bool:
+def has_other_history(table: Table) -> bool:
     """Return True if another catalog seems to have the table too. Driver.
 
     Lists the folder of metadata files once in a process, and logs a warning if there is one.

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.iceberg.file_io import create_worker_io
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import add_table_id
 from krishiv_spark.iceberg.property_keys import parse_count
-from krishiv_spark.sinks.base import Task
+from krishiv_spark.sinks.values import Task
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "StagedDataFiles",
-    "Target",
-    "query_in_stem",
-    "staged_for",
-    "stem_of",
-    "target_of",
+    "TaskTableSpec",
+    "file_name_prefix",
+    "query_in_file_name",
+    "task_table_spec",
+    "to_staged",
 ]
 
 _CODEC, _LEVEL = "write.parquet.compression-codec", "write.parquet.compression-level"
@@ -44,16 +45,17 @@ _LEAST = {
 }
 """Numbers for PyArrow's writer, with the least that counts. It crashes at a page of -1 rows, and
 writes a thousand rows a second where each is a row group of its own."""
-_MOST = 2**31 - 1
 
+_MOST = 2**31 - 1
 _METRICS = "write.metadata.metrics."
 _TARGET_FILE_SIZE = "write.target-file-size-bytes"
+
 # Iceberg's (``TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT``).
 _DEFAULT_FILE_SIZE = 512 * 2**20
 
 
 @dataclass(frozen=True)
-class Target:
+class TaskTableSpec:
     """The table as the planner has seen it; it travels to the tasks.
 
     Attributes:
@@ -100,7 +102,7 @@ class StagedDataFiles:
         return [*(file.file_path for file in self.files), *self.changes]
 
 
-def staged_for(target: Target, *files: DataFile) -> StagedDataFiles:
+def to_staged(target: TaskTableSpec, *files: DataFile) -> StagedDataFiles:
     """What a task has staged, for the table as the planner has seen it."""
     metadata = target.metadata
     after = int(getattr(metadata, "last_sequence_number", 0))
@@ -114,23 +116,23 @@ def staged_for(target: Target, *files: DataFile) -> StagedDataFiles:
     )
 
 
-def stem_of(target: Target, task: Task) -> str:
+def file_name_prefix(target: TaskTableSpec, task: Task) -> str:
     """What the names of an attempt's files begin with; no other attempt's do. See `naming`.
 
     Nothing else than letters, digits, ``_`` and ``-``: PyIceberg cuts places with a scheme at
     ``#`` and ``?``, and two files would be one.
     """
-    query = query_in_stem(task.query)
+    query = query_in_file_name(task.query)
     attempt = f"{task.partition:05d}-{task.attempt}-{query}-{task.epoch}-{task.nonce}"
     return add_table_id(attempt, target.metadata.table_uuid)
 
 
-def query_in_stem(query: str) -> str:
+def query_in_file_name(query: str) -> str:
     """Return the part of a query's id that the names of its files have."""
     return re.sub(r"[^\w-]", "_", query[-12:], flags=re.ASCII)
 
 
-def target_of(table: Table, file_size: int | None) -> Target:
+def task_table_spec(table: Table, file_size: int | None) -> TaskTableSpec:
     """Return what tasks need of a table. Planner.
 
     Args:
@@ -141,7 +143,7 @@ def target_of(table: Table, file_size: int | None) -> Target:
         OptionError: If a property of the table is no number, or names a folder outside.
         SchemaError: If the table is partitioned or sorted by what it does not have.
     """
-    from krishiv_spark.iceberg.file_io import create_worker_io, get_access
+    from krishiv_spark.iceberg.file_io import get_access
 
     size = table.metadata.properties.get(_TARGET_FILE_SIZE, str(_DEFAULT_FILE_SIZE))
     own_size = parse_count(size)
@@ -153,7 +155,7 @@ def target_of(table: Table, file_size: int | None) -> Target:
     metadata = _stripped(table.metadata)
     _check_columns(metadata)
     locations = get_access(table).location_provider(metadata)
-    return Target(metadata, create_worker_io(table), locations, file_size or own_size or 0)
+    return TaskTableSpec(metadata, create_worker_io(table), locations, file_size or own_size or 0)
 
 
 def _check_columns(metadata: TableMetadata) -> None:

@@ -21,16 +21,10 @@ from krishiv_spark.messages.suggestions import did_you_mean
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
-__all__ = [
-    "Evolution",
-    "SchemaUpdate",
-    "check_columns",
-    "iceberg_columns",
-    "table_columns",
-]
+__all__ = ["Evolution", "SchemaUpdate", "check_columns", "to_arrow_columns", "to_iceberg_columns"]
 
 
-def iceberg_columns(rows: pa.Schema) -> pa.Schema:
+def to_iceberg_columns(rows: pa.Schema) -> pa.Schema:
     """The rows' columns with the types that Iceberg has: what a new table gets.
 
     All are optional, as in the tables that Spark makes (``CREATE TABLE AS SELECT``): that the rows
@@ -75,7 +69,7 @@ def _cannot_hold(path: str, what: str, advice: str) -> SchemaError:
     )
 
 
-def table_columns(schema: Schema) -> pa.Schema:
+def to_arrow_columns(schema: Schema) -> pa.Schema:
     """A table's columns as Arrow, in the table's order, with the ids of their fields."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -151,7 +145,7 @@ def check_columns(
 
     Args:
         rows: Columns of the rows, as Spark hands them over.
-        table: The table's, from `table_columns`.
+        table: The table's, from `to_arrow_columns`.
         name: The table's name, for messages.
         evolution: How far the table may be changed for them.
 
@@ -162,7 +156,7 @@ def check_columns(
         SchemaError: If the table has no such column, lacks one that it requires, or has it with
             another type that does not hold all values.
     """
-    pairs = list(_pairs((), list(iceberg_columns(rows)), list(table)))
+    pairs = list(_pairs((), list(to_iceberg_columns(rows)), list(table)))
     updates = [update for pair in pairs if (update := _update(pair, evolution))]
     paths = {update.path for update in updates}
     wrong = (_problem(pair, table) for pair in pairs if pair.path not in paths)

@@ -20,19 +20,18 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import UPSERT_KEY, UPSERT_KEY_PREFIX, parse_count
 from krishiv_spark.runtime.once import warn_once
-from krishiv_spark.sinks.iceberg.marks import is_marked, last_committed_epoch
+from krishiv_spark.sinks.iceberg.epoch_properties import is_repeatable, read_committed_epoch
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadata
 
+    from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochTransaction
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-    from krishiv_spark.sinks.iceberg.transaction import EpochTransaction
 
 __all__ = ["KeyRule"]
 
 _log = logging.getLogger(__name__)
-
 _OURS = "krishiv."
 
 
@@ -100,7 +99,7 @@ class KeyRule:
 
     @property
     def _is_marked(self) -> bool:
-        return self.query is not None and is_marked(self.query, self.options.txn_app_id)
+        return self.query is not None and is_repeatable(self.query, self.options.txn_app_id)
 
     def _keeps(self, properties: Mapping[str, str]) -> bool:
         """Return True if the catalog is known to keep such properties.
@@ -138,7 +137,7 @@ class KeyRule:
     def _has_written(self, metadata: TableMetadata) -> bool:
         if self.query is None or not self._is_marked:
             return False
-        return last_committed_epoch(metadata, self.query) is not None
+        return read_committed_epoch(metadata, self.query) is not None
 
     # --- words
 

@@ -1,4 +1,7 @@
-"""The table that rows go into: made when it is missing, and refused before any row moves."""
+"""The table that rows are written to: created if it is missing, checked, and adapted to the rows.
+
+Everything that could make a commit fail is checked here, before the first row is written.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,22 @@ from krishiv_spark.iceberg.embedded import (
     record_catalog,
 )
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.sinks.iceberg.columns import (
+from krishiv_spark.sinks.iceberg.epoch_properties import is_refusal
+from krishiv_spark.sinks.iceberg.expiry import make_default_properties, warn_of_refused_properties
+from krishiv_spark.sinks.iceberg.table_copies import check_own_warehouse, open_own_table
+from krishiv_spark.sinks.iceberg.table_layout import (
+    check_existing_table_matches,
+    parse_partition_spec,
+    parse_sort_order,
+    warn_of_dropped_properties,
+    warn_of_unused_properties,
+)
+from krishiv_spark.sinks.iceberg.table_schema import (
     SchemaUpdate,
     check_columns,
-    iceberg_columns,
-    table_columns,
+    to_arrow_columns,
+    to_iceberg_columns,
 )
-from krishiv_spark.sinks.iceberg.copied import check_own_warehouse
-from krishiv_spark.sinks.iceberg.declared import check_declared, warn_of_dropped, warn_of_unread
-from krishiv_spark.sinks.iceberg.enrolment import is_refusal
-from krishiv_spark.sinks.iceberg.retention import default_properties, warn_of_refused
-from krishiv_spark.sinks.iceberg.transforms import partition_spec, sort_order
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
@@ -43,15 +51,48 @@ if TYPE_CHECKING:
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["check_table", "find_table", "prepare_table"]
+__all__ = ["CachedTable", "check_table", "find_table", "prepare_table"]
 
 _NEWEST_VERSION = 2
 _MOST_RACES = 10
+
 _CANNOT_COMMIT = {
     "DynamoDbCatalog": "PyIceberg cannot commit to DynamoDB",
     "BigQueryMetastoreCatalog": "PyIceberg cannot commit to BigQuery's metastore",
     "InMemoryCatalog": "the other processes of Spark cannot access a catalog in memory",
 }
+
+
+class CachedTable:
+    """The table as this process has loaded it last, which saves a request of the next caller.
+
+    It is not sent to other processes with its writer: they load the table themselves.
+    """
+
+    def __init__(self) -> None:
+        self._table: Table | None = None
+
+    def set(self, table: Table) -> Table:
+        """Cache a table that was just loaded, and return it."""
+        self._table = table
+        return table
+
+    def get(self, options: IcebergSinkOptions) -> Table:
+        """Return the cached table, or load it."""
+        return self._table or self.set(open_own_table(options))
+
+    def peek(self) -> Table | None:
+        """Return the cached table; None if there is none."""
+        return self._table
+
+    def clear(self) -> None:
+        """Empty the cache: the table was changed by another object."""
+        self._table = None
+
+    def pop(self, options: IcebergSinkOptions) -> Table:
+        """Return the cached table, or load it, for a caller that changes it; empty the cache."""
+        table, self._table = self._table, None
+        return table or open_own_table(options)
 
 
 def prepare_table(
@@ -72,7 +113,7 @@ def prepare_table(
         CatalogFailedError: If the catalog cannot be reached.
     """
     _check_new_version(options)
-    warn_of_unread(options)
+    warn_of_unused_properties(options)
     check_locks(options)
     checkpoint = SparkCheckpoint.of(options)
     check_present(options, checkpoint)
@@ -106,14 +147,14 @@ def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table | None:
     table = find_table(options)
     if table is None:
         schema = _new_schema(rows)
-        partition_spec(options.partition_by, schema)
-        sort_order(options.sort_by, schema)
+        parse_partition_spec(options.partition_by, schema)
+        parse_sort_order(options.sort_by, schema)
         return None
-    check_declared(options, table)
+    check_existing_table_matches(options, table)
     check_own_warehouse(table, options)
     _check_version(table, options)
     _check_location(table)
-    columns = table_columns(table.schema())
+    columns = to_arrow_columns(table.schema())
     check_columns(rows, columns, options.table_name, options.schema_evolution)
     return table
 
@@ -162,7 +203,7 @@ def _check_new_version(options: IcebergSinkOptions) -> None:
 def _fitting(options: IcebergSinkOptions, table: Table, rows: pa.Schema) -> Table:
     """The table, once its columns can take the rows."""
     for _ in range(_MOST_RACES):
-        columns = table_columns(table.schema())
+        columns = to_arrow_columns(table.schema())
         updates = check_columns(rows, columns, options.table_name, options.schema_evolution)
         if not updates:
             return table
@@ -191,7 +232,7 @@ def _update_schema(table: Table, updates: Sequence[SchemaUpdate]) -> None:
 def _opened_or_made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
     if options.create_table == "never":
         found = open_table(options)
-        check_declared(options, found)
+        check_existing_table_matches(options, found)
         return found
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 
@@ -203,13 +244,13 @@ def _opened_or_made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Sche
                 return _made(options, catalog, rows)
             except TableAlreadyExistsError:  # another query was faster
                 found = catalog.load_table(options.identifier)
-        check_declared(options, found)
+        check_existing_table_matches(options, found)
         return found
 
 
 def _made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
     _make_namespace(catalog, options.identifier[:-1])
-    defaults = default_properties(options)
+    defaults = make_default_properties(options)
     try:
         return _create(options, catalog, rows, defaults)
     except Exception as error:
@@ -217,7 +258,7 @@ def _made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Tab
             raise
         # If this is refused too, the error is about the user's own properties, or about none.
         table = _create(options, catalog, rows, {})
-        warn_of_refused(table, options, error)
+        warn_of_refused_properties(table, options, error)
         return table
 
 
@@ -229,11 +270,11 @@ def _create(
         options.identifier,
         schema,
         location=options.location,
-        partition_spec=partition_spec(options.partition_by, schema),
-        sort_order=sort_order(options.sort_by, schema),
+        partition_spec=parse_partition_spec(options.partition_by, schema),
+        sort_order=parse_sort_order(options.sort_by, schema),
         properties={**defaults, **options.table_properties},
     )
-    warn_of_dropped(options, table)
+    warn_of_dropped_properties(options, table)
     return table
 
 
@@ -249,7 +290,7 @@ def _new_schema(rows: pa.Schema) -> Schema:
     """The schema of a new table, with ids of its fields: the catalog may give them others."""
     from pyiceberg.schema import assign_fresh_schema_ids
 
-    return assign_fresh_schema_ids(_converted(iceberg_columns(rows)))
+    return assign_fresh_schema_ids(_converted(to_iceberg_columns(rows)))
 
 
 def _converted(columns: pa.Schema) -> Schema:

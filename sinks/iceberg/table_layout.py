@@ -1,21 +1,38 @@
-"""Partitions and sort orders as Iceberg writes them: ``days(ts), bucket(16, id)``; ``ts desc``."""
+"""Layout of a new table."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.runtime.once import warn_once
+from krishiv_spark.storage import StoreUrl
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
     from pyiceberg.table.sorting import SortField, SortOrder
     from pyiceberg.types import NestedField
 
-__all__ = ["partition_spec", "sort_order"]
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+
+__all__ = [
+    "check_existing_table_matches",
+    "parse_partition_spec",
+    "parse_sort_order",
+    "warn_of_dropped_properties",
+    "warn_of_unused_properties",
+]
+
+_log = logging.getLogger(__name__)
+
+_UNREAD = {"write.metadata.compression-codec": ("none", "metadata files are written as plain JSON")}
+"""Properties that PyIceberg passes over: what it does all the same, and that in words."""
 
 _FIRST_PARTITION_ID = 1000
 """Where the ids of partition fields begin (spec, "Partition Specs")."""
@@ -40,6 +57,105 @@ _NAMES = {
 
 _ITEM = re.compile(r"\s*(?:(\w+)\s*\(([^()]*)\)|([^(),\s]+|`[^`]+`))((?:\s+\w+)*)\s*")
 
+_SUFFIX = {"truncate": "trunc"}
+"""Ends of the names of partition fields, as Iceberg's Java builder gives them."""
+
+
+def check_existing_table_matches(options: IcebergSinkOptions, table: Table) -> None:
+    """Refuse options of a new table that say otherwise than a table that is there. Planner.
+
+    Where only files would be written in another way, there is a warning, once in a process.
+
+    Raises:
+        OptionError: If ``partitionBy``, ``sortBy`` or ``location`` differ, or cannot be read.
+    """
+    schema = table.schema()
+    wanted = _partitions(parse_partition_spec(options.partition_by, schema), schema)
+    found = _partitions(table.spec(), schema)
+    if options.partition_by and wanted != found:
+        raise _differs("partitionBy", options.partition_by, found)
+    wanted, found = (
+        _order(parse_sort_order(options.sort_by, schema), schema),
+        _order(table.sort_order(), schema),
+    )
+    if options.sort_by and wanted != found:
+        raise _differs("sortBy", options.sort_by, found)
+    if options.location is not None and _place(options.location) != _place(table.location()):
+        raise _differs("location", options.location, table.location())
+    for text in _other_properties(options, table):
+        warn_once(_log, text, "%s", text)
+
+
+def warn_of_unused_properties(options: IcebergSinkOptions) -> None:
+    """Say once in a process which properties are kept for other programs only. Planner."""
+    for key, (plain, what) in _UNREAD.items():
+        text = options.table_properties.get(key, plain)
+        if text != plain:
+            said = (
+                f"{FORMAT}: 'tableProperty.{key}' = {text!r} is kept in the table for other "
+                f"programs, and has no effect here: {what}"
+            )
+            warn_once(_log, said, "%s", said)
+
+
+def warn_of_dropped_properties(options: IcebergSinkOptions, table: Table) -> None:
+    """Warn once in a process of the user's properties that a new table did not get. Planner."""
+    found = {**table.properties, "format-version": str(table.format_version)}
+    for key, text in options.table_properties.items():
+        if found.get(key) != text:
+            said = (
+                f"{FORMAT}: 'tableProperty.{key}' = {text!r} has no effect: the catalog has "
+                f"created table {options.table_name} with {found.get(key, 'none')!r}"
+            )
+            warn_once(_log, said, "%s", said)
+
+
+def _differs(option: str, given: str, found: str) -> OptionError:
+    return OptionError(
+        f"{FORMAT}: option {option!r} = {given!r} applies to a table that is created, but the "
+        f"table exists already and has {found or 'none'}. Nothing was written: remove the "
+        "option, or change the table"
+    )
+
+
+def _partitions(spec: PartitionSpec, schema: Schema) -> str:
+    # Version 1 keeps a field that was dropped as one of nothing.
+    fields = (field for field in spec.fields if str(field.transform) != "void")
+    return ", ".join(_format_term(str(one.transform), schema, one.source_id) for one in fields)
+
+
+def _order(order: SortOrder, schema: Schema) -> str:
+    return ", ".join(
+        f"{_format_term(str(one.transform), schema, one.source_id)} {one.direction.value} "
+        f"{one.null_order.value.replace('-', ' ')}"
+        for one in order.fields
+    )
+
+
+def _format_term(transform: str, schema: Schema, source: int) -> str:
+    column = schema.find_column_name(source) or f"a column that was dropped ({source})"
+    if transform == "identity":
+        return column
+    name, _, width = transform.rstrip("]").partition("[")
+    return f"{name}({width}, {column})" if width else f"{name}({column})"
+
+
+def _place(text: str) -> object:
+    if StoreUrl.kind_of(text) is None:  # it is the catalog's to understand
+        return text.rstrip("/")
+    url = StoreUrl.parse(text)
+    return url.kind, url.authority, url.path  # whether it is written s3: or s3a:
+
+
+def _other_properties(options: IcebergSinkOptions, table: Table) -> Iterator[str]:
+    found = {**table.properties, "format-version": str(table.format_version)}
+    for key, text in options.table_properties.items():
+        if found.get(key) != text:
+            yield (
+                f"{FORMAT}: 'tableProperty.{key}' = {text!r} has no effect: table "
+                f"{options.table_name} exists already, and has {found.get(key, 'none')!r}"
+            )
+
 
 class _Term(NamedTuple):
     """One item between commas: a transform of a column, and the words after it."""
@@ -50,7 +166,7 @@ class _Term(NamedTuple):
     words: tuple[str, ...]
 
 
-def partition_spec(text: str, schema: Schema) -> PartitionSpec:
+def parse_partition_spec(text: str, schema: Schema) -> PartitionSpec:
     """The partitions that an option asks for.
 
     Args:
@@ -77,11 +193,7 @@ def partition_spec(text: str, schema: Schema) -> PartitionSpec:
     return PartitionSpec(*fields)
 
 
-_SUFFIX = {"truncate": "trunc"}
-"""Ends of the names of partition fields, as Iceberg's Java builder gives them."""
-
-
-def sort_order(text: str, schema: Schema) -> SortOrder:
+def parse_sort_order(text: str, schema: Schema) -> SortOrder:
     """The sort order that an option asks for: ``ts desc nulls last, bucket(16, id)``.
 
     Raises:

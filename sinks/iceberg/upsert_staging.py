@@ -2,6 +2,11 @@
 
 A change is a row of the table and whether it deletes: by the column `opColumn`, as Krishiv and
 Debezium write it. What is staged is no data file: the driver turns it into some (`upserts`).
+
+All changes of an epoch, the last one for each key. Driver.
+
+Only keys are held in memory, and what orders them: the rows themselves are read when they are
+written, batch by batch, however many gigabytes they are.
 """
 
 from __future__ import annotations
@@ -10,31 +15,50 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.partition_files import chunks
 from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.arrow.uuids import is_uuid
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.sinks.base import Task
-from krishiv_spark.sinks.iceberg.columns import table_columns
-from krishiv_spark.sinks.iceberg.target import StagedDataFiles, Target, staged_for, stem_of
+from krishiv_spark.parquet.inputs import open_input
+from krishiv_spark.parquet.ranges import read_all
+from krishiv_spark.sinks.iceberg.data_files import sort_indices
+from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
+from krishiv_spark.sinks.iceberg.task_table import (
+    StagedDataFiles,
+    TaskTableSpec,
+    file_name_prefix,
+    to_staged,
+)
+from krishiv_spark.sinks.values import Task
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["DELETES", "UpsertSpec", "write_changes"]
+__all__ = ["DELETES", "EpochChanges", "UpsertSpec", "filter_rows", "stage_changes", "to_sortable"]
 
 _DELETE_OPS = pa.array(["d", "delete", "-"])
+
 _UPSERT_OPS = pa.array(
     ["c", "create", "i", "insert", "u", "update", "upsert", "r", "read", "+", "", None], pa.string()
 )
+
 DELETES = "_krishiv_delete"
 """Name of the column that says of each change that is written aside whether it deletes."""
+
+_LONGEST = 60
+_MOST_SHOWN = 5
+_RANK = "_krishiv_rank"
 
 
 @dataclass(frozen=True)
@@ -91,7 +115,7 @@ class UpsertSpec:
         """The columns that the table has."""
         return pa.schema([field for field in rows if field.name != self.op])
 
-    def flags(self, batch: pa.RecordBatch) -> pa.Array:
+    def find_deletes(self, batch: pa.RecordBatch) -> pa.Array:
         """Whether each row deletes.
 
         Raises:
@@ -139,20 +163,16 @@ def _shown(rows: pa.RecordBatch, names: Sequence[str]) -> str:
     return ", ".join(texts) or "no other column"
 
 
-_LONGEST = 60
-_MOST_SHOWN = 5
-
-
-def write_changes(
-    target: Target, batches: Iterator[pa.RecordBatch], task: Task, upsert_spec: UpsertSpec
+def stage_changes(
+    target: TaskTableSpec, batches: Iterator[pa.RecordBatch], task: Task, upsert_spec: UpsertSpec
 ) -> StagedDataFiles | None:
     """Write the changes of one task aside. Executor; in bounded memory.
 
     Raises:
         SchemaError: If a value does not fit its column, a key is null or an operation unknown.
     """
-    path = f"{target.locations.data_path}/{stem_of(target, task)}.changes"
-    columns = table_columns(target.metadata.schema())
+    path = f"{target.locations.data_path}/{file_name_prefix(target, task)}.changes"
+    columns = to_arrow_columns(target.metadata.schema())
     checked = (_checked(batch, columns, upsert_spec) for batch in batches)
     pieces = chunks(checked)
     first = next(pieces, None)
@@ -169,15 +189,97 @@ def write_changes(
         with contextlib.suppress(Exception):  # best effort: vacuum finds it
             target.io.delete(path)
         raise
-    return replace(staged_for(target), changes=(path,))
+    return replace(to_staged(target), changes=(path,))
 
 
 def _checked(batch: pa.RecordBatch, columns: pa.Schema, upsert_spec: UpsertSpec) -> pa.RecordBatch:
     """A batch as the table has its columns, with a flag for deletes."""
-    deletes = upsert_spec.flags(batch)
+    deletes = upsert_spec.find_deletes(batch)
     if not all(field.nullable for field in columns):
         # For its errors: a row that deletes may have nothing but its key.
         conform(batch.filter(pc.invert(deletes)), columns, fill=True)
     optional = pa.schema([field.with_nullable(nullable=True) for field in columns])
     fitting = conform(batch, optional, fill=True)
     return fitting.append_column(DELETES, deletes)
+
+
+class EpochChanges:
+    """The changes that tasks have written aside.
+
+    Args:
+        io: Reaches their files.
+        paths: The files, in the order of the tasks.
+        upsert_spec: How rows change others.
+    """
+
+    def __init__(self, io: FileIO, paths: Sequence[str], upsert_spec: UpsertSpec) -> None:
+        self._io = io
+        self._paths = paths
+        self._upsert_spec = upsert_spec
+
+    @property
+    def keys(self) -> pa.Table:
+        """The keys of all rows that must not stay as they are, each once."""
+        return self._last[0]
+
+    def read_upserts(self) -> Iterator[pa.RecordBatch]:
+        """The rows that are to be there."""
+        for rows in filter_rows(self._batches(), self._last[1]):
+            yield rows.select([name for name in rows.schema.names if name != DELETES])
+
+    @cached_property
+    def _last(self) -> tuple[pa.Table, np.ndarray[Any, Any]]:
+        """The keys, and of each change whether it is the last one of its key and no delete."""
+        names = [*self._upsert_spec.keys, *filter(None, [self._upsert_spec.order]), DELETES]
+        # A key may be what orders, too.
+        read = pa.Table.from_batches(self._batches(list(dict.fromkeys(names))))
+        changes = to_sortable(read)
+        by_rank = self._by_rank(changes)
+        ranks = np.empty_like(by_rank)
+        ranks[by_rank] = np.arange(len(by_rank))
+        keys = changes.select(list(self._upsert_spec.keys)).append_column(_RANK, pa.array(ranks))
+        last = keys.group_by(list(self._upsert_spec.keys)).aggregate([(_RANK, "max")])
+        stays = np.zeros(len(by_rank), bool)
+        stays[by_rank[last[f"{_RANK}_max"].to_numpy()]] = True
+        stays &= ~changes[DELETES].to_numpy()
+        return last.select(list(self._upsert_spec.keys)), stays
+
+    def _by_rank(self, changes: pa.Table) -> np.ndarray[Any, Any]:
+        """Places of changes, of one key the one that wins last: by its order, then by its place."""
+        places = np.arange(changes.num_rows)
+        if self._upsert_spec.order is None:
+            return places
+        order = changes[self._upsert_spec.order]
+        valid = pc.cast(pc.is_valid(order), pa.int8())  # null is lower than every value
+        rising = [(column, "ascending") for column in (valid, order, pa.array(places))]
+        return np.asarray(sort_indices(rising))
+
+    def _batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All changes, always in the same order."""
+        for path in self._paths:
+            with self._io.new_input(path).open() as stream:
+                file = open_input(stream)
+                yield from read_all(file, columns or file.schema.names)
+
+
+def filter_rows(
+    batches: Iterator[pa.RecordBatch], stays: np.ndarray[Any, Any]
+) -> Iterator[pa.RecordBatch]:
+    """The rows that stay; whether they do is told for the rows of all batches one after another."""
+    first = 0
+    for batch in batches:
+        rows = batch.filter(pa.array(stays[first : first + batch.num_rows]))
+        first += batch.num_rows
+        if rows.num_rows:
+            yield rows
+
+
+def to_sortable(rows: pa.Table) -> pa.Table:
+    """Return rows with UUIDs as their bytes: Arrow groups, joins and sorts no UUIDs."""
+    columns = [
+        pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+        if is_uuid(column.type)
+        else column
+        for column in rows.columns
+    ]
+    return pa.table(columns, names=rows.column_names)

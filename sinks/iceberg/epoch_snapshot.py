@@ -1,0 +1,476 @@
+"""The snapshot of an epoch: its manifests, and the transaction that sends it. Driver.
+
+A commit costs the same however many snapshots and files a table has. PyIceberg merges all small
+manifests into one whenever there are a hundred: each merge reads and writes the entries of all
+earlier files, so commits become slower. Here only manifests of similar size are merged, as
+in a log-structured merge tree: the entry of a file is rewritten once for each power of `_FANOUT`.
+
+For each manifest, PyIceberg also derives the schema, the encoder of entries and the text of the
+header again, which takes longer than to write a small manifest. They are the same for all manifests
+of one schema and one partition spec of a table, and are cached here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyiceberg.avro.encoder import BinaryEncoder
+from pyiceberg.avro.file import SYNC_SIZE, AvroOutputFile
+from pyiceberg.manifest import (
+    UNASSIGNED_SEQ,
+    DataFile,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    ManifestWriterV1,
+    ManifestWriterV2,
+    write_manifest,
+)
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AssertCurrentSchemaId, AssertTableUUID
+from pyiceberg.typedef import KeyDefaultDict
+
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg._pyiceberg import (
+    MergeAppend,
+    commit_once,
+    copy_manifest,
+    merge_manifests,
+    write_header,
+)
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.own_files import create_metadata_uuid
+from krishiv_spark.iceberg.planning import count_listed_files
+from krishiv_spark.runtime.lru import LruCache
+
+if TYPE_CHECKING:
+    from pyiceberg.avro.codecs import AvroCompressionCodec
+    from pyiceberg.io import FileIO, OutputFile
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableRequirement, TableUpdate, UpdatesAndRequirements
+
+    from krishiv_spark.iceberg._pyiceberg import SnapshotProducer
+
+__all__ = [
+    "EpochSnapshot",
+    "EpochTransaction",
+    "read_unlisted_manifest",
+    "write_unlisted_manifest",
+]
+
+_FANOUT = 8
+"""Manifests of one size that are merged; a file's entry is rewritten log8(n) times."""
+
+_NO_SNAPSHOT = -1
+"""The snapshot id of manifests that no snapshot lists."""
+
+_FILES: LruCache[str, Sequence[DataFile]] = LruCache(8 * _FANOUT)
+"""The files of manifests that this process has written and not merged yet, by path."""
+
+_LISTS: LruCache[str, list[ManifestFile]] = LruCache(8)
+"""The manifests of lists that this process has written, by path of the list."""
+
+_FORMS: LruCache[tuple[object, ...], _ManifestForm] = LruCache(16)
+
+
+class EpochTransaction(Transaction):
+    """A transaction that is sent once; `compare_and_set` is the only request of a commit.
+
+    PyIceberg's own transaction computes the resulting table about eighteen times for a commit, with
+    a deep copy of every snapshot: nine tenths of the cost of a commit. One snapshot needs only the
+    current table.
+    """
+
+    may_expire = True
+    """True if the table's own properties may expire snapshots with the commit."""
+    expires = False
+    """True if they do."""
+
+    @property
+    def table(self) -> Table:
+        """The table as it was when the transaction started."""
+        return self._table
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """The current metadata, without the staged updates."""
+        return self._table.metadata
+
+    @property
+    def producer(self) -> SnapshotProducer[Any]:
+        """The producer of the staged snapshot, with the paths of the files that it wrote."""
+        (producer,) = self._snapshot_producers
+        return producer
+
+    def stage(self, update: TableUpdate) -> None:
+        """Add an update to the commit."""
+        self._stage((update,))
+
+    def require(self, requirement: TableRequirement) -> None:
+        """Add a requirement that the catalog checks before it accepts the updates."""
+        self._stage((), (requirement,))
+
+    def compare_and_set(self) -> None:
+        """Ask the catalog once to accept the updates if the table still meets the requirements.
+
+        Raises:
+            CommitFailedException: If it does not: another commit was faster.
+        """
+        # The branch alone does not detect a recreated table that is as empty as this one was.
+        metadata = self._table.metadata
+        same_table = AssertTableUUID(uuid=metadata.table_uuid)
+        # A column could be dropped and recreated after the files were compared with it.
+        same_columns = AssertCurrentSchemaId.model_validate(
+            {"current-schema-id": metadata.current_schema_id}
+        )
+        requirements = (*self._requirements, same_table, same_columns)
+        commit_once(self._table, self._updates, requirements)
+
+
+class EpochSnapshot(MergeAppend):
+    """A snapshot that adds data files and removes others.
+
+    Args:
+        transaction: The transaction of the commit.
+        summary: Entries of the snapshot's summary.
+        removed: Data files of the table that the snapshot removes.
+        merge: Whether manifests of similar size are merged.
+    """
+
+    def __init__(
+        self,
+        transaction: EpochTransaction,
+        summary: dict[str, str],
+        removed: Iterable[DataFile] = (),
+        *,
+        merge: bool,
+    ) -> None:
+        gone = list(removed)
+        operation = Operation.OVERWRITE if gone else Operation.APPEND
+        io = transaction.table.io
+        uuid = create_metadata_uuid(transaction.table_metadata.table_uuid)
+        super().__init__(operation, transaction, io, commit_uuid=uuid, snapshot_properties=summary)
+        self._merge_enabled = merge
+        for file in gone:
+            self.delete_data_file(file)
+
+    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
+        """Return PyIceberg's writer of manifests, with a cached schema and header."""
+        metadata, output = self._transaction.table_metadata, self.new_manifest_output()
+        return create_manifest_writer(metadata, spec, output, self._snapshot_id, self._compression)
+
+    def _manifests(self) -> list[ManifestFile]:
+        # Without PyIceberg's threads: waiting for them takes longer than their work.
+        removed: list[ManifestEntry] = []
+        kept = list(self._retained_manifests(removed))
+        made = [
+            *self._process_manifests([*self._added_manifests(), *kept]),
+            *self._deleted_entries_manifests(removed),
+        ]
+        self._delete_merged({manifest.manifest_path for manifest in made})
+        self._listed = [self._with_sequence_number(manifest) for manifest in made]
+        return made
+
+    def _commit(self) -> UpdatesAndRequirements:
+        made = super()._commit()
+        # Cached by its unique path, since another table may claim the same snapshot id. No table
+        # names the list of a failed attempt.
+        _LISTS.put(self._written_manifest_lists[-1], self._listed)
+        return made
+
+    def _delete_merged(self, listed: set[str]) -> None:
+        """Delete manifests that were written for this snapshot and merged before it was listed."""
+        for path in [path for path in self._written_manifests if path not in listed]:
+            self._written_manifests.remove(path)
+            with contextlib.suppress(Exception):  # best effort: vacuum finds it
+                self._io.delete(path)
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        """Return the manifests of the parent that have files of the table.
+
+        Manifests of `_deleted_entries_manifests` have none: they describe their own snapshot only.
+        """
+        snapshots = reversed(
+            self._transaction.table_metadata.snapshots
+        )  # the parent is near the end
+        parent = (one for one in snapshots if one.snapshot_id == self._parent_snapshot_id)
+        known = next((_LISTS.get(one.manifest_list) for one in parent), None)
+        there = super()._existing_manifests() if known is None else known
+        return [one for one in there if one.has_added_files() or one.has_existing_files()]
+
+    def _retained_manifests(self, removed: list[ManifestEntry]) -> Iterator[ManifestFile]:
+        """Return the manifests of the parent without the removed files.
+
+        Args:
+            removed: Receives the entries of the removed files.
+
+        Raises:
+            CommitRejected: If the table does not have a file that is to be removed.
+        """
+        paths = {file.file_path for file in self._deleted_data_files}
+        if paths:
+            self._build_delete_files_partition_predicate()
+        may_have = KeyDefaultDict(self._build_manifest_evaluator)
+        for manifest in self._existing_manifests():
+            is_data = manifest.content is ManifestContent.DATA
+            if (
+                len(removed) < len(paths)
+                and is_data
+                and may_have[manifest.partition_spec_id](manifest)
+            ):
+                yield from self._rewrite_without(manifest, paths, removed)
+            else:
+                yield manifest
+        if len(removed) < len(paths):
+            gone = ", ".join(sorted(paths - {entry.data_file.file_path for entry in removed}))
+            raise CommitRejected(
+                f"{FORMAT}: the table does not have the files to be removed: {gone}"
+            )
+
+    def _rewrite_without(
+        self, manifest: ManifestFile, paths: set[str], removed: list[ManifestEntry]
+    ) -> Iterator[ManifestFile]:
+        """Return a manifest without the files of given paths; nothing if it has no other files."""
+        entries = self.fetch_manifest_entry(manifest)
+        gone = [entry for entry in entries if entry.data_file.file_path in paths]
+        removed += gone
+        if not gone:
+            yield manifest
+        elif len(gone) < len(entries):
+            with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+                for entry in entries:
+                    if entry.data_file.file_path not in paths:
+                        writer.existing(entry)
+            yield writer.to_manifest_file()
+
+    def _deleted_entries_manifests(
+        self, removed: Sequence[ManifestEntry]
+    ) -> Iterator[ManifestFile]:
+        """Write manifests of the removed files, for readers of changes.
+
+        The next snapshot does not list them.
+        """
+        by_spec: dict[int, list[ManifestEntry]] = defaultdict(list)
+        for entry in removed:
+            by_spec[entry.data_file.spec_id].append(entry)
+        for spec_id, entries in by_spec.items():
+            with self.new_manifest_writer(self.spec(spec_id)) as writer:
+                for entry in entries:
+                    writer.delete(entry)
+            yield writer.to_manifest_file()
+
+    def _with_sequence_number(self, manifest: ManifestFile) -> ManifestFile:
+        """Return the manifest as it will be read from the snapshot's list."""
+        if manifest.sequence_number != UNASSIGNED_SEQ:
+            return manifest
+        numbered = copy_manifest(manifest)
+        # The number is right if the catalog accepts the snapshot; otherwise no reader finds it.
+        numbered.sequence_number = self._transaction.table_metadata.next_sequence_number()
+        if numbered.min_sequence_number == UNASSIGNED_SEQ:
+            numbered.min_sequence_number = numbered.sequence_number
+        return numbered
+
+    def _added_manifests(self) -> Iterator[ManifestFile]:
+        if not self._added_data_files:  # the snapshot only records the epoch
+            return
+        with self.new_manifest_writer(spec=self._transaction.table_metadata.spec()) as writer:
+            for file in self._added_data_files:
+                added = ManifestEntry.from_args(
+                    status=ManifestEntryStatus.ADDED,
+                    snapshot_id=self._snapshot_id,
+                    sequence_number=None,  # readers inherit both from the manifest
+                    file_sequence_number=None,
+                    data_file=file,
+                )
+                writer.add(added)
+        made = writer.to_manifest_file()
+        _FILES.put(made.manifest_path, self._added_data_files)
+        yield made
+
+    def fetch_manifest_entry(
+        self,
+        manifest: ManifestFile,
+        discard_deleted: bool = True,  # noqa: FBT002  PyIceberg's signature
+    ) -> list[ManifestEntry]:
+        """Return the entries of a manifest, from the cache if this process has just written it."""
+        files = _FILES.get(manifest.manifest_path)
+        if files is None:
+            return super().fetch_manifest_entry(manifest, discard_deleted)
+        for file in files:
+            file.spec_id = manifest.partition_spec_id  # as PyIceberg does for entries that it reads
+        return [
+            ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED,
+                snapshot_id=manifest.added_snapshot_id,
+                sequence_number=manifest.sequence_number,
+                file_sequence_number=manifest.sequence_number,
+                data_file=file,
+            )
+            for file in files
+        ]
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        if not self._merge_enabled:
+            return manifests
+        tiers: dict[tuple[int, int], list[ManifestFile]] = defaultdict(list)
+        rest: list[ManifestFile] = []
+        for manifest in manifests:
+            tier = self._tier(manifest)
+            (rest if tier is None else tiers[manifest.partition_spec_id, tier]).append(manifest)
+        while full := [key for key, tier in tiers.items() if len(tier) >= _FANOUT]:
+            # The lowest first: its merged manifest may fill the next tier.
+            self._merge_tier(tiers, min(full, key=lambda key: key[1]))
+        return [*(manifest for tier in tiers.values() for manifest in tier), *rest]
+
+    def _merge_tier(
+        self, tiers: dict[tuple[int, int], list[ManifestFile]], key: tuple[int, int]
+    ) -> None:
+        """Merge all manifests of a tier into one manifest of the next tier."""
+        merged = self._merge(tiers.pop(key))
+        spec_id, tier = key
+        tiers[spec_id, max(tier + 1, self._tier(merged) or 0)].append(merged)
+
+    def _merge(self, manifests: Sequence[ManifestFile]) -> ManifestFile:
+        return merge_manifests(self, manifests, self._target_size_bytes)
+
+    def _tier(self, manifest: ManifestFile) -> int | None:
+        """Return how often a manifest of this size has been merged; None if it is never merged."""
+        if manifest.content is not ManifestContent.DATA:
+            return None
+        if manifest.manifest_length >= self._target_size_bytes:
+            return None
+        return _floor_log(count_listed_files(manifest))
+
+
+def _floor_log(number: int) -> int:
+    """Return the logarithm to the base of the fan-out, rounded down; 0 for smaller numbers."""
+    power = 0
+    while number >= _FANOUT:
+        number //= _FANOUT
+        power += 1
+    return power
+
+
+class _ManifestForm(NamedTuple):
+    """The common parts of the manifests of one schema.
+
+    Attributes:
+        table: Schema and partition spec of the table. Another table may claim the same UUID.
+        first: The source of the schema and of the encoder; it is never opened.
+        header: The first bytes of each manifest, up to the sync marker of the file.
+    """
+
+    table: tuple[Schema, PartitionSpec]
+    first: AvroOutputFile[ManifestEntry]
+    header: bytes
+
+    @classmethod
+    def of(
+        cls, table: tuple[Schema, PartitionSpec], first: AvroOutputFile[ManifestEntry]
+    ) -> _ManifestForm:
+        header = BytesIO()
+        first.encoder = BinaryEncoder(header)  # pyright: ignore[reportArgumentType]  # as PyIceberg
+        write_header(first)
+        return cls(table, first, header.getvalue()[:-SYNC_SIZE])
+
+
+class _ManifestFile(AvroOutputFile[ManifestEntry]):
+    """A manifest of a cached form."""
+
+    def __init__(self, form: _ManifestForm, output: OutputFile) -> None:
+        # Instead of the constructor, which derives the schema again.
+        self.__dict__.update(vars(form.first))
+        self.output_file = output
+        self.sync_bytes = os.urandom(SYNC_SIZE)
+        self._header = form.header
+
+    def _write_header(self) -> None:
+        self.encoder.write(self._header + self.sync_bytes)
+
+
+class _CachedForm(ManifestWriter):
+    """The common part of both format versions."""
+
+    key: tuple[object, ...]
+
+    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        form, table = _FORMS.get(self.key), (self._schema, self._spec)
+        if form is None or form.table != table:
+            form = _ManifestForm.of(table, super().new_writer())
+            _FORMS.put(self.key, form)
+        return _ManifestFile(form, self._output_file)
+
+
+class _ManifestV1(_CachedForm, ManifestWriterV1):
+    pass
+
+
+class _ManifestV2(_CachedForm, ManifestWriterV2):
+    pass
+
+
+def create_manifest_writer(
+    metadata: TableMetadata,
+    spec: PartitionSpec,
+    output: OutputFile,
+    snapshot_id: int,
+    compression: AvroCompressionCodec,
+) -> ManifestWriter:
+    """Return a writer as PyIceberg's ``write_manifest`` does, for the table's current schema.
+
+    Args:
+        metadata: The metadata of the table. Its UUID and schema id identify the schema.
+        spec: Partition spec of the files.
+        output: The new file.
+        snapshot_id: Id of the snapshot that the manifest belongs to.
+        compression: Iceberg's name of a codec.
+    """
+    version = metadata.format_version
+    kind = _ManifestV1 if version == 1 else _ManifestV2
+    writer = kind(spec, metadata.schema(), output, snapshot_id, compression)
+    ids = (metadata.table_uuid, metadata.current_schema_id, spec.spec_id)
+    writer.key = (*ids, version, compression)
+    return writer
+
+
+def write_unlisted_manifest(table: Table, files: Sequence[DataFile]) -> str:
+    """Write a manifest of data files that no snapshot lists, and return its path."""
+    metadata = table.metadata
+    name = f"{create_metadata_uuid(metadata.table_uuid)}-m0.avro"
+    path = table.location_provider().new_metadata_location(name)
+    output = table.io.new_output(path)
+    with write_manifest(
+        metadata.format_version, metadata.spec(), metadata.schema(), output, _NO_SNAPSHOT, "null"
+    ) as writer:
+        for file in files:
+            entry = ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED, snapshot_id=_NO_SNAPSHOT, data_file=file
+            )
+            writer.add_entry(entry)
+    return path
+
+
+def read_unlisted_manifest(io: FileIO, path: str, spec_id: int) -> list[DataFile]:
+    """Read the data files of a manifest of `write_unlisted_manifest`."""
+    manifest = ManifestFile.from_args(
+        manifest_path=path,
+        manifest_length=0,
+        partition_spec_id=spec_id,
+        content=ManifestContent.DATA,
+        sequence_number=0,
+        min_sequence_number=0,
+        added_snapshot_id=_NO_SNAPSHOT,
+    )
+    return [entry.data_file for entry in manifest.fetch_manifest_entry(io)]
