@@ -1,8 +1,7 @@
-"""Writing one task's rows into data files, in bounded memory. Executor.
+"""The data files of a task: rows split by partition, sorted, written in bounded memory. Executor.
 
-Cutting rows into the partitions of a table: one sort, whatever the number of partitions.
-
-Sorting rows, and merging sorted rows that are too many to be in memory.
+One sort splits a chunk of rows into partitions, whatever their number. In a table with a sort
+order, each file is sorted as a whole, by a merge of sorted chunks.
 """
 
 from __future__ import annotations
@@ -50,30 +49,30 @@ from krishiv_spark.sinks.values import Task
 
 __all__ = ["merge_sorted", "sort_indices", "write_files"]
 
-# Of a name, in the usual file systems.
-_MOST_BYTES = 255
+# Limit of a name in the usual file systems.
+_MAX_NAME_BYTES = 255
 
 SortKey: TypeAlias = "tuple[pa.ChunkedArray | pa.Array, str]"
-"""What rows are sorted by, and the direction as Arrow writes it."""
+"""Values to sort by, and the direction in Arrow's notation."""
 
 Keys: TypeAlias = "Callable[[pa.Table], Sequence[SortKey]]"
-"""What rows of a table are sorted by."""
+"""Returns the sort keys of the rows of a table."""
 
 
 def write_files(
     target: TaskTableSpec, batches: Iterator[pa.RecordBatch], task: Task
 ) -> StagedDataFiles | None:
-    """Write the rows of one task; in bounded memory, with a bounded number of open files.
+    """Write the rows of one task, with bounded memory and a bounded number of open files.
 
     Returns:
-        What was written, or None if there were no rows.
+        The written files, or None if there were no rows.
 
     Raises:
         SchemaError: If a value does not fit its column.
     """
     columns = to_arrow_columns(target.metadata.schema())
     fitting = (conform(batch, columns, fill=True) for batch in batches)
-    with _years_that_can_be_written(columns), TaskDataFiles(target, task) as files:
+    with _explain_year_errors(columns), TaskDataFiles(target, task) as files:
         for rows in chunks(fitting):
             files.write(rows)
             del rows  # or the next row group is gathered beside it
@@ -82,8 +81,14 @@ def write_files(
 
 
 @contextlib.contextmanager
-def _years_that_can_be_written(columns: pa.Schema) -> Iterator[None]:
-    """PyIceberg makes Python's dates of bounds and partitions, which have the years 1 to 9999."""
+def _explain_year_errors(columns: pa.Schema) -> Iterator[None]:
+    """Convert the overflow of years into an error that names the columns.
+
+    PyIceberg converts bounds and partitions to dates of Python, which have the years 1 to 9999.
+
+    Raises:
+        SchemaError: If a date is outside these years.
+    """
     try:
         yield
     except OverflowError as error:
@@ -97,7 +102,7 @@ def _years_that_can_be_written(columns: pa.Schema) -> Iterator[None]:
 
 
 class _Columns(NamedTuple):
-    """The columns of a data file, with the names that Avro allows and the ids of their fields."""
+    """The columns of a data file, with the names that Avro allows, and with field ids."""
 
     in_file: Schema
     of_arrow: pa.Schema
@@ -109,7 +114,7 @@ class _Columns(NamedTuple):
 
 
 class _OpenDataFile:
-    """One data file while it grows."""
+    """A data file that is being written."""
 
     def __init__(
         self, target: TaskTableSpec, columns: _Columns, path: str, partition: Record
@@ -129,7 +134,7 @@ class _OpenDataFile:
         return None if size < self._target.file_size else 0
 
     def write(self, rows: pa.Table) -> None:
-        self._writer.write(_renamed(rows, self._columns))
+        self._writer.write(_rename_columns(rows, self._columns))
 
     def close(self) -> DataFile:
         statistics = self._writer.close()
@@ -149,14 +154,14 @@ class _OpenDataFile:
     def drop(self) -> None:
         with contextlib.suppress(Exception):  # it was being written when something else failed
             self._writer.close()
-        _remove(self._target, self.path)
+        _delete(self._target, self.path)
 
 
-def _renamed(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Rows with the names that columns have in files, and with the ids of their fields."""
+def _rename_columns(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return rows with the column names of files, and with field ids."""
     pairs = zip(rows.columns, columns.types, strict=True)
     same = [
-        # Only names and ids of fields inside differ: the values are taken as they are.
+        # Only names and ids of inner fields differ: the values remain the same.
         column if column.type == kind else column.combine_chunks().view(kind)
         for column, kind in pairs
     ]
@@ -164,11 +169,11 @@ def _renamed(rows: pa.Table, columns: pa.Schema) -> pa.Table:
 
 
 class TaskDataFiles(OpenFiles[Record, _OpenDataFile, DataFile]):
-    """The files of one attempt of a task, by the values of their partition.
+    """The open files of one attempt of a task, by partition.
 
     Args:
-        target: What the planner has seen of the table: spec, order, format and places of its files.
-        task: Its names are in the names of the files: no two attempts share one.
+        target: The table's spec, order, format and locations.
+        task: Identifies the attempt in the names of its files, so that no two attempts share one.
     """
 
     def __init__(self, target: TaskTableSpec, task: Task) -> None:
@@ -188,11 +193,11 @@ class TaskDataFiles(OpenFiles[Record, _OpenDataFile, DataFile]):
 
     @property
     def may_write_early(self) -> bool:
-        """Not into the files of a table with a sort order: each is sorted as a whole."""
+        """False for a table with a sort order: each file is sorted as a whole."""
         return not self._partitions.is_sorted
 
     def arranged(self, pieces: Sequence[pa.Table]) -> Iterator[pa.Table]:
-        """Rows of a partition, in the table's order if it has one."""
+        """Return the rows of a partition, in the table's order if it has one."""
         if not self._partitions.is_sorted:
             return super().arranged(pieces)
         return merge_sorted(pieces, self._partitions.order)
@@ -206,27 +211,30 @@ class TaskDataFiles(OpenFiles[Record, _OpenDataFile, DataFile]):
         return _OpenDataFile(self._target, self._columns, path, key)
 
     def remove(self, closed: DataFile) -> None:
-        """Remove a data file, if that is possible; otherwise vacuum finds it."""
-        _remove(self._target, closed.file_path)
+        """Delete a data file; best effort, vacuum finds the rest."""
+        _delete(self._target, closed.file_path)
 
 
 def _has_folder(key: PartitionKey | None) -> bool:
-    """Whether file systems take the names of a partition's folders; Iceberg needs none."""
+    """Return True if file systems accept the folder names of a partition.
+
+    Without a folder, the files are in the data folder: Iceberg needs none.
+    """
     names = [] if key is None else key.to_path().split("/")
-    return all(len(name.encode()) <= _MOST_BYTES for name in names)
+    return all(len(name.encode()) <= _MAX_NAME_BYTES for name in names)
 
 
-def _remove(target: TaskTableSpec, path: str) -> None:
+def _delete(target: TaskTableSpec, path: str) -> None:
     with contextlib.suppress(Exception):  # best effort
         target.io.delete(path)
 
 
 class _Key(PartitionKey):
-    """A partition for PyIceberg's location providers; its own refuses two fields of one column."""
+    """A partition for location providers; PyIceberg's own refuses two fields of one column."""
 
     def __init__(self, values: Record, spec: PartitionSpec, schema: Schema) -> None:
         super().__init__(field_values=[], partition_spec=spec, schema=schema)
-        self.__dict__["partition"] = values  # a cached property: this is what it would work out
+        self.__dict__["partition"] = values  # the value of a cached property
 
 
 class Partitions:
@@ -239,15 +247,14 @@ class Partitions:
 
     @cached_property
     def is_sorted(self) -> bool:
-        """Whether the table has a sort order."""
+        """True if the table has a sort order."""
         return not self._order.is_unsorted
 
     def split(self, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
-        """Cut rows into those of each partition, each sorted as the table's order says.
+        """Split rows by partition, each part in the table's sort order.
 
         Returns:
-            Pairs of what the partition's fields are, which is nothing without partitions, and the
-            rows.
+            Pairs of the values of the partition fields (none without partitions) and the rows.
         """
         keys = [self._key(rows, field) for field in self._spec.fields]
         sorts: list[SortKey] = [(key, "ascending") for key in keys]
@@ -258,12 +265,12 @@ class Partitions:
         yield from self._parts(keys, rows)
 
     def order(self, rows: pa.Table) -> list[SortKey]:
-        """What rows are sorted by within a partition; nothing without a sort order."""
+        """Return the sort keys of rows within a partition; none without a sort order."""
         fields = self._order.fields if self.is_sorted else ()
-        return [sort for field in fields for sort in self._sorts(rows, field)]
+        return [sort for field in fields for sort in self._sort_keys(rows, field)]
 
     def key(self, values: Record) -> PartitionKey | None:
-        """The values of a partition for location providers; None without partitions."""
+        """Return a partition for location providers; None without partitions."""
         return _Key(values, self._spec, self._schema) if self._spec.fields else None
 
     def _parts(
@@ -281,13 +288,19 @@ class Partitions:
         return Record(*(self._value(field, one) for field, one in fields))
 
     def _value(self, field: PartitionField, one: Any) -> Any:
-        """As Iceberg keeps it; numbers of dates and times are that already."""
+        """Convert a partition value to Iceberg's form, which dates and times already have."""
         if isinstance(one, Decimal):
             self._check_digits(field, one)
         return one if isinstance(one, int) else partition_record_value(field, one, self._schema)
 
     def _check_digits(self, field: PartitionField, one: Decimal) -> None:
-        """Truncating goes down, and the lowest values of a type then have a digit too many."""
+        """Refuse a truncated decimal with too many digits.
+
+        Truncation rounds down, so that the lowest values of a type get one more digit.
+
+        Raises:
+            SchemaError: If there is such a value.
+        """
         kind: Any = self._schema.find_type(field.source_id)
         if len(one.as_tuple().digits) > kind.precision:
             raise SchemaError(
@@ -305,20 +318,23 @@ class Partitions:
                 f"{FORMAT}: column {self._schema.find_column_name(field.source_id)!r} has NaN, "
                 "which cannot be a partition: filter such rows, or make them null"
             )
-        return _plain(column)
+        return _to_sortable_values(column)
 
     def _transformed(
         self, rows: pa.Table, source: int, transform: Transform[Any, Any]
     ) -> pa.ChunkedArray:
-        column = _column(rows, self._schema, source)
+        column = _get_column(rows, self._schema, source)
         kind = self._schema.find_field(source).field_type
         if str(transform) == "void":
             return pa.chunked_array([pa.nulls(rows.num_rows, pa.int32())])
         return transform.pyarrow_transform(kind)(column)
 
-    def _sorts(self, rows: pa.Table, field: SortField) -> list[SortKey]:
-        """Sort keys of one field: Arrow puts all nulls last, so whether it is null goes first."""
-        column = _plain(self._transformed(rows, field.source_id, field.transform))
+    def _sort_keys(self, rows: pa.Table, field: SortField) -> list[SortKey]:
+        """Return the sort keys of one field.
+
+        Arrow puts all nulls last, so the first key is whether the value is null.
+        """
+        column = _to_sortable_values(self._transformed(rows, field.source_id, field.transform))
         first = field.null_order is NullOrder.NULLS_FIRST
         descends = field.direction is SortDirection.DESC
         is_null = pc.cast(pc.is_null(column), pa.int8())
@@ -328,10 +344,10 @@ class Partitions:
         ]
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dates and times as the numbers that Iceberg keeps, which Python can hold in every case.
+def _to_sortable_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert dates and times to Iceberg's numbers, which Python represents in every case.
 
-    UUIDs as their bytes, which Arrow can sort.
+    UUIDs become bytes, which Arrow can sort.
     """
     if is_uuid(column.type):
         stored = [chunk.storage for chunk in column.chunks]
@@ -343,17 +359,17 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _column(rows: pa.Table, schema: Schema, source: int) -> pa.ChunkedArray:
-    """A column by the id of its field, also one inside of structs."""
-    first, *rest = _path(schema, source)
+def _get_column(rows: pa.Table, schema: Schema, source: int) -> pa.ChunkedArray:
+    """Return a column by its field id, also one inside structs."""
+    first, *rest = _get_path(schema, source)
     column = rows.column(first)
     for name in rest:
         column = pc.struct_field(column, name)
     return column
 
 
-def _path(schema: Schema, source: int) -> list[str]:
-    """Names from the top down; a name may have dots in it."""
+def _get_path(schema: Schema, source: int) -> list[str]:
+    """Return the names of a column from the top down; a name may contain dots."""
     names = [schema.find_field(source).name]
     above = get_parent_ids(schema)
     while source in above:
@@ -363,7 +379,7 @@ def _path(schema: Schema, source: int) -> list[str]:
 
 
 def sort_indices(sorts: Sequence[SortKey]) -> pa.Array:
-    """The places of rows in the order of their sort keys; nulls last."""
+    """Return the indices of rows in the order of their sort keys; nulls last."""
     names = [str(index) for index in range(len(sorts))]
     keys = pa.table([column for column, _ in sorts], names=names)
     directions = (direction for _, direction in sorts)
@@ -376,11 +392,11 @@ def merge_sorted(
     most_rows: int = CHUNK_ROWS,
     most_bytes: int = CHUNK_BYTES,
 ) -> Iterator[pa.Table]:
-    """The rows of sorted tables in one order, in tables of bounded size.
+    """Merge sorted tables into tables of bounded size.
 
     Args:
-        runs: Tables, each sorted by the keys; they may be mapped files, and are read in order.
-        keys: What they are sorted by.
+        runs: Tables, each sorted by the keys; mapped files are read sequentially.
+        keys: Returns the sort keys of rows.
         most_rows: About how many rows are in memory at a time.
         most_bytes: About how many bytes.
     """
@@ -388,7 +404,7 @@ def merge_sorted(
     parts = max(rows / most_rows, size / most_bytes, 1)
     windows = [_Window(run, max(1, int(run.num_rows / parts))) for run in runs]
     while windows := [window for window in windows if window.rows.num_rows]:
-        yield _next_rows(windows, keys)
+        yield _take_next_rows(windows, keys)
 
 
 @dataclass
@@ -396,8 +412,8 @@ class _Window:
     """The next rows of a run.
 
     Attributes:
-        run: What is left of the run.
-        size: How many of its rows are looked at together.
+        run: The remaining rows of the run.
+        size: The number of rows in the window.
     """
 
     run: pa.Table
@@ -409,16 +425,16 @@ class _Window:
 
     @property
     def is_last(self) -> bool:
-        """Whether the run has no rows after these."""
+        """True if the run has no rows after these."""
         return bool(self.run.num_rows <= self.size)
 
     def advance(self, rows: int) -> None:
         self.run = self.run.slice(rows)
 
 
-def _next_rows(windows: Sequence[_Window], keys: Keys) -> pa.Table:
-    """The rows that come before all that no window shows, sorted; they leave their windows."""
-    windows = _reached(windows, keys)
+def _take_next_rows(windows: Sequence[_Window], keys: Keys) -> pa.Table:
+    """Return the sorted rows that precede all rows outside the windows, and remove them."""
+    windows = _select_windows(windows, keys)
     if len(windows) == 1:
         rows = windows[0].rows
         windows[0].advance(rows.num_rows)
@@ -426,9 +442,9 @@ def _next_rows(windows: Sequence[_Window], keys: Keys) -> pa.Table:
     shown = [window.rows for window in windows]
     rows = pa.concat_tables(shown)
     ends = np.cumsum([table.num_rows for table in shown])
-    places = np.asarray(_stable_places(rows, keys))
-    # A window hides what follows its last row in the run, if it is not the run's end: what is
-    # sorted after that row may have to wait for it.
+    places = np.asarray(_stable_indices(rows, keys))
+    # The rows after a window, if it is not at the end of its run, are unknown: rows that are sorted
+    # after the last row of the window may have to follow them.
     stops = [end - 1 for end, window in zip(ends, windows, strict=True) if not window.is_last]
     stopped = np.flatnonzero(np.isin(places, stops))
     places = places[: stopped[0] + 1] if len(stopped) else places
@@ -438,18 +454,18 @@ def _next_rows(windows: Sequence[_Window], keys: Keys) -> pa.Table:
     return rows.take(pa.array(places))
 
 
-def _reached(windows: Sequence[_Window], keys: Keys) -> list[_Window]:
-    """The windows that begin before the first of them ends that is not the last of its run."""
+def _select_windows(windows: Sequence[_Window], keys: Keys) -> list[_Window]:
+    """Return the windows that start before the first end of a window with rows after it."""
     firsts = [window.rows.slice(0, 1) for window in windows]
     lasts = [window.rows.slice(window.rows.num_rows - 1) for window in windows]
-    places = np.asarray(_stable_places(pa.concat_tables([*firsts, *lasts]), keys))
+    places = np.asarray(_stable_indices(pa.concat_tables([*firsts, *lasts]), keys))
     stops = [len(windows) + n for n, window in enumerate(windows) if not window.is_last]
     stopped = np.flatnonzero(np.isin(places, stops))
     before = places[: stopped[0]] if len(stopped) else places
     return [windows[place] for place in sorted(before) if place < len(windows)]
 
 
-def _stable_places(rows: pa.Table, keys: Keys) -> pa.Array:
-    """Places of rows in the order of the keys, those of equal ones in their own."""
+def _stable_indices(rows: pa.Table, keys: Keys) -> pa.Array:
+    """Return the indices of rows in the order of the keys; equal rows keep their order."""
     numbers = pa.array(np.arange(rows.num_rows))
     return sort_indices([*keys(rows), (numbers, "ascending")])

@@ -1,9 +1,8 @@
-"""Which snapshots and metadata files of a table stay, by the options or by the table itself.
+"""The expiry of snapshots and of their files, within the commits of epochs. Driver.
 
-A table that the sink makes says it in its properties, so that every query keeps to it and other
-programs may change it. A table that somebody else has made is left as it is, unless options ask.
-
-Expiring snapshots with a commit, and removing what only they needed afterwards. Driver.
+Options or the properties of the table decide which snapshots and metadata files remain. A table
+that the sink creates has these properties, so that every query respects them and other programs may
+change them. A table of another program is not changed, unless options require it.
 """
 
 from __future__ import annotations
@@ -55,40 +54,41 @@ _AGE_MS = "history.expire.max-snapshot-age-ms"
 _LEAST = "history.expire.min-snapshots-to-keep"
 
 _MOST = "krishiv.history.expire.max-snapshots-to-keep"
-"""Iceberg has no name for it. A table that has it is expired by the sink; others have a keeper."""
+"""Iceberg has no such property. The sink expires only tables that have it, by their own rules."""
 
-# Of five days alone, Iceberg's default, an epoch a second would make 432 000 snapshots. The least
-# lets a stream stand still for so many epochs, at any pace.
+# With five days alone, Iceberg's default, an epoch per second would keep 432 000 snapshots. The
+# minimum lets a reader fall behind by so many epochs, at any rate.
 _SNAPSHOTS = {_AGE_MS: str(5 * 24 * 60 * 60 * 1000), _LEAST: "1000", _MOST: "10000"}
 
 _DELETES = "write.metadata.delete-after-commit.enabled"
 _VERSIONS = "write.metadata.previous-versions-max"
 _FILES = {_DELETES: "true", _VERSIONS: "20"}
 
-_MOST_AT_ONCE = 100
-"""A commit expires no more: what has piled up goes with the next ones."""
+_MAX_AT_ONCE = 100
+"""Most snapshots that one commit expires: the next commits expire the others."""
 
 _LUMP = 20
-"""By a table's own rules no fewer go: to find them takes as long as a small commit does."""
+"""Fewest snapshots that expire together by a table's own rules: finding them takes as long as a
+small commit."""
 
 _log = logging.getLogger(__name__)
 
 _READING_MS = 60 * 60 * 1000
-"""Files of a snapshot that is younger may be about to be read: they are left to vacuum."""
+"""A reader may need the files of a younger snapshot: they are left to vacuum."""
 
-# The list of each is read while the query waits; of more, what has expired is left to vacuum.
-_MOST_OTHERS = 20
+# The manifest list of each is read while the query waits; with more, files are left to vacuum.
+_MAX_OTHERS = 20
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Which snapshots may expire.
+    """The rule by which snapshots expire.
 
     Attributes:
-        least: As many of the newest stay, however old they are.
-        most: No more than so many stay, however young they are; None for any number.
-        age_ms: In between, those go that are older.
-        lump: No fewer go together.
+        least: Number of newest snapshots that remain, however old they are.
+        most: Maximum number that remains, however young they are; None for no maximum.
+        age_ms: Between these numbers, older snapshots expire.
+        lump: Minimum number that expires together.
     """
 
     least: int
@@ -98,7 +98,7 @@ class Retention:
 
     @classmethod
     def of(cls, options: IcebergSinkOptions, properties: Mapping[str, str]) -> Retention | None:
-        """What the options say, or else the table; None if no snapshot expires.
+        """Return the rule of the options, or else of the table; None if no snapshot expires.
 
         Raises:
             OptionError: If a property of the table is no number.
@@ -111,18 +111,18 @@ class Retention:
         if not is_expired_by_sink(properties):
             return None
         found = {**_SNAPSHOTS, **properties}
-        least, most, age_ms = (_number(found, name) for name in (_LEAST, _MOST, _AGE_MS))
+        least, most, age_ms = (_parse_number(found, name) for name in (_LEAST, _MOST, _AGE_MS))
         return cls(least, most, age_ms, _LUMP)
 
-    def expired(self, metadata: TableMetadata, now_ms: int) -> list[int]:
-        """Ids of the snapshots that go with the next one, the oldest first, 100 at most.
+    def find_expired(self, metadata: TableMetadata, now_ms: int) -> list[int]:
+        """Return the ids of the snapshots that the next commit expires: the oldest, at most 100.
 
         Other branches keep their whole history, and tags their snapshot. A snapshot expires by age
         only after all that were committed before it: the clocks of writers differ, and a history
         without one in its middle would end there.
 
         Args:
-            metadata: Of the table, before the commit.
+            metadata: Metadata of the table, before the commit.
             now_ms: The time at which ages are measured, see `get_aging_time_ms`.
         """
         protected = set(find_named_ids(metadata))
@@ -131,16 +131,16 @@ class Retention:
         over = 0 if self.most is None else count - self.most
         old = sum(one.timestamp_ms <= limit_ms for one in there)
         if count - self.least < self.lump or max(over, old) < self.lump:
-            return []  # without sorting them, as nearly always
-        candidates = enumerate(sorted(there, key=_order)[: count - self.least])
+            return []  # the usual case, without sorting
+        candidates = enumerate(sorted(there, key=_commit_order)[: count - self.least])
         gone = takewhile(
             lambda pair: pair[0] < over or pair[1].timestamp_ms <= limit_ms, candidates
         )
-        return [one.snapshot_id for _, one in islice(gone, _MOST_AT_ONCE)]
+        return [one.snapshot_id for _, one in islice(gone, _MAX_AT_ONCE)]
 
 
 def is_expired_by_sink(properties: Mapping[str, str]) -> bool:
-    """Whether a table leaves the expiry of its snapshots to the sink."""
+    """Return True if the sink expires the snapshots of a table by its properties."""
     return _MOST in properties and properties.get("gc.enabled", "true").lower() != "false"
 
 
@@ -155,7 +155,7 @@ def make_default_properties(options: IcebergSinkOptions) -> dict[str, str]:
 def find_metadata_properties(
     options: IcebergSinkOptions, properties: Mapping[str, str]
 ) -> dict[str, str]:
-    """What `keepMetadataFiles` sets, on any table; nothing where it is so already."""
+    """Return the properties that `keepMetadataFiles` changes on a table."""
     keep = options.keep_metadata_files
     wanted = {} if keep is None else {_DELETES: "true", _VERSIONS: str(keep)}
     if keep == "all":
@@ -164,12 +164,12 @@ def find_metadata_properties(
 
 
 def _is_bounded(properties: Mapping[str, str]) -> bool:
-    """Whether older metadata files are removed."""
+    """Return True if commits delete older metadata files."""
     return properties.get(_DELETES, "false").lower() == "true"
 
 
 def warn_of_growth(table: Table, options: IcebergSinkOptions) -> None:
-    """Say once in a process what of a table's metadata grows without an end. Planner.
+    """Warn once in a process if the metadata of a table grows without limit. Planner.
 
     Raises:
         OptionError: If a property of the table is no number.
@@ -198,9 +198,9 @@ def warn_of_refused_properties(table: Table, options: IcebergSinkOptions, error:
     """Warn that a new table was created without the sink's own properties. Planner.
 
     Args:
-        table: The new table; this is its one warning in this process, so none of growth follows.
-        options: Of the sink.
-        error: The catalog's refusal.
+        table: The new table. No warning of growth follows in this process.
+        options: Options of the sink.
+        error: The refusal of the catalog.
     """
     names = ", ".join(sorted(make_default_properties(options)))
     why = excerpt(str(error), options.secrets())
@@ -217,12 +217,12 @@ def warn_of_refused_properties(table: Table, options: IcebergSinkOptions, error:
     )
 
 
-def _order(snapshot: Snapshot) -> int:
-    # Version 1 has no such numbers: metadata lists its snapshots in the order of their commits.
+def _commit_order(snapshot: Snapshot) -> int:
+    # Version 1 has no sequence numbers: its metadata lists snapshots in the order of commits.
     return snapshot.sequence_number or 0
 
 
-def _number(properties: Mapping[str, str], name: str) -> int:
+def _parse_number(properties: Mapping[str, str], name: str) -> int:
     number = parse_count(properties[name])
     if number is None:
         raise OptionError(
@@ -232,45 +232,46 @@ def _number(properties: Mapping[str, str], name: str) -> int:
 
 
 def expire_with_commit(transaction: EpochTransaction, options: IcebergSinkOptions) -> None:
-    """Stage the expiry of snapshots, and the properties that the options ask for, in the commit."""
+    """Add the expiry of snapshots, and the properties of the options, to a commit."""
     metadata = transaction.table_metadata
     retention = Retention.of(options, metadata.properties)
     if not (transaction.may_expire or options.expires_snapshots):
         retention = None
-    expired = [] if retention is None else retention.expired(metadata, get_aging_time_ms(metadata))
-    if expired and (gone := _still_unnamed(expired, transaction, options)):
+    expired = (
+        [] if retention is None else retention.find_expired(metadata, get_aging_time_ms(metadata))
+    )
+    if expired and (gone := _exclude_named(expired, transaction, options)):
         transaction.stage(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": gone}))
         transaction.expires = True
     if wanted := find_metadata_properties(options, metadata.properties):
         transaction.set_properties(wanted)
 
 
-def _still_unnamed(
+def _exclude_named(
     expired: list[int], transaction: EpochTransaction, options: IcebergSinkOptions
 ) -> list[int]:
-    """Snapshots that may go, without those that have got a name since the table was loaded.
+    """Return the snapshots that got no branch or tag since the table was loaded.
 
-    A catalog that keeps names looks by itself. Of any other the table is loaded again: what gets
-    its name between that and the commit, a moment later, is lost.
+    A catalog that protects names checks them itself. With any other, the table is loaded again: a
+    snapshot that gets its name between that and the commit, a moment later, is lost.
     """
     if isinstance(transaction.table.catalog, GuardedMetastoreCatalog):
         return expired
     try:
         named = set(find_named_ids(open_table(options).metadata))
     except KrishivError:
-        return []  # the next commit expires them, and this one says what is wrong
+        return []  # the next commit expires them, and this one reports the error
     return [number for number in expired if number not in named]
 
 
 def delete_expired_files(table: Table, before: TableMetadata) -> None:
-    """Remove files that only snapshots named which a commit has expired; best effort.
+    """Delete files that only expired snapshots named; best effort, the rest is for vacuum.
 
-    The commit has happened: whatever fails here, or is not tried, is left to vacuum. Only the
-    table's own files are deleted, and only if the table leaves its expiry to the sink.
+    Only the table's own files are deleted, and only if the sink expires the table.
 
     Args:
-        table: As the commit has left it.
-        before: As the commit found it.
+        table: The table after the commit.
+        before: Its metadata before the commit.
     """
     try:
         after = table.metadata
@@ -279,46 +280,48 @@ def delete_expired_files(table: Table, before: TableMetadata) -> None:
         if gone and is_expired_by_sink(after.properties) and not has_other_history(table):
             with redact_errors(table.io, "delete files of expired snapshots"):
                 own = OwnFiles.named_by(after, get_guarded_io(table))
-                own.delete(set(_unused(table, before, gone)))
-    except Exception as error:  # noqa: BLE001  whatever it is, the epoch is true
+                own.delete(set(_find_unused_files(table, before, gone)))
+    except Exception as error:  # noqa: BLE001  the epoch is committed, whatever fails here
         shown = scrub(error)
         _log.warning("files of expired snapshots remain for vacuum to remove", exc_info=shown)
 
 
-def _unused(table: Table, before: TableMetadata, gone: list[Snapshot]) -> Iterator[str]:
-    """Files of snapshots that are gone and that no snapshot which is there can name.
+def _find_unused_files(table: Table, before: TableMetadata, gone: list[Snapshot]) -> Iterator[str]:
+    """Return the files of expired snapshots that no remaining snapshot can name.
 
-    A manifest that a snapshot's list lacks is in no list of its descendants either. So what the
-    oldest that is left of the main branch does not list, and what is on no branch or on others
-    does not, is not listed anywhere.
+    A manifest that a snapshot does not list is in no list of its descendants. So a manifest is
+    unused if neither the oldest remaining snapshot of the main branch lists it, nor any snapshot
+    outside that branch.
     """
-    line = _line(table.metadata)
+    line = _get_main_branch(table.metadata)
     on_line = {snapshot.snapshot_id for snapshot in line}
     others = [one for one in table.metadata.snapshots if one.snapshot_id not in on_line]
-    if not line or len(others) > _MOST_OTHERS:
+    if not line or len(others) > _MAX_OTHERS:
         return
     listed = {path for one in (line[-1], *others) for path in _paths(one.manifests(table.io))}
-    were_on_line = {snapshot.snapshot_id for snapshot in _line(before)}
+    were_on_line = {snapshot.snapshot_id for snapshot in _get_main_branch(before)}
     latest_ms = get_aging_time_ms(before) - _READING_MS
     for snapshot in gone:
         if snapshot.snapshot_id in were_on_line and snapshot.timestamp_ms <= latest_ms:
             manifests = snapshot.manifests(table.io)
-            # On another branch, or for a tag, a file that this one took out may still be there.
+            # Another branch, or a tag, may still have a file that this snapshot removed.
             if not others:
-                yield from _replaced(table, snapshot, manifests)
+                yield from _find_removed_files(table, snapshot, manifests)
             yield from (path for path in _paths(manifests) if path not in listed)
             yield snapshot.manifest_list
 
 
-def _line(metadata: TableMetadata) -> list[Snapshot]:
-    """The snapshots of the main branch, the newest first."""
+def _get_main_branch(metadata: TableMetadata) -> list[Snapshot]:
+    """Return the snapshots of the main branch, newest first."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     found = metadata.refs.get(MAIN_BRANCH)
     return list(iterate_ancestors(by_id, None if found is None else found.snapshot_id))
 
 
-def _replaced(table: Table, snapshot: Snapshot, manifests: list[ManifestFile]) -> Iterator[str]:
-    """Data files that a snapshot took out: only its ancestors have them, which are gone too."""
+def _find_removed_files(
+    table: Table, snapshot: Snapshot, manifests: list[ManifestFile]
+) -> Iterator[str]:
+    """Return the data files that a snapshot removed: only its ancestors have them, also expired."""
     for manifest in manifests:
         if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.deleted_files_count:
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):

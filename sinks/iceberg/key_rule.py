@@ -1,11 +1,11 @@
-"""The key columns of upserts, which the table keeps. Driver.
+"""The rule that a table has one key, and the properties that record it. Driver.
 
-A query that upserts by other columns than before, or appends, can make a second row for a key that
-is there. So the table has properties with the ids of the key columns, of each query that has
-upserted and of the newest upsert of any query. They come with the rows, in the commit of an epoch.
+A query that upserts by other columns than before, or appends, can add a second row for an existing
+key. So the table has properties with the ids of the key columns: of each query that has upserted,
+and of the newest upsert of any query. They are committed with the rows of an epoch.
 
 They are not Iceberg's identifier fields. Those must be required columns, and columns of a DataFrame
-are optional: to make them required would refuse writers that may have nulls, and change the schema
+are optional: making them required would refuse writers that may have nulls, and change the schema
 that other programs write with. Identifier fields that another program has set are respected.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["KeyRule"]
 
 _log = logging.getLogger(__name__)
-_OURS = "krishiv."
+_PREFIX = "krishiv."
 
 
 @dataclass(frozen=True)
@@ -57,25 +57,25 @@ class KeyRule:
     def check(self, metadata: TableMetadata) -> None:
         """Refuse an epoch that could make a second row for a key.
 
-        A query that has rows in the table from before it kept keys goes on as it is, since it may
-        be right: its rows may have keys of their own.
+        A query that wrote to the table before the table recorded keys continues with a warning: its
+        rows may have keys that no other row has.
 
         Raises:
-            OptionError: If it is an upsert by other columns, or appends to a table with upserts.
+            OptionError: If the epoch upserts by other columns, or appends to a table with upserts.
         """
         if self.is_decided or self.replaces or self.options.allow_mixed_keys:
             return
-        wanted, own = self._ids(metadata.schema()), self._own(metadata)
-        kept = own or self._of_table(metadata)
+        wanted, own = self._find_key_ids(metadata.schema()), self._get_query_key(metadata)
+        kept = own or self._get_table_key(metadata)
         if kept is None or wanted == kept or _is_empty(metadata):
             return
-        if own is None and self._has_written(metadata):
+        if own is None and self._has_committed(metadata):
             self._warn(metadata, kept)
             return
-        raise OptionError(self._refusal(metadata, kept))
+        raise OptionError(self._describe_refusal(metadata, kept))
 
     def stage(self, transaction: EpochTransaction) -> None:
-        """Have the table keep the key of an upsert with its rows; forget it with the last row."""
+        """Add the key's properties to the commit of an upsert; remove them if it replaces all."""
         metadata = transaction.table_metadata
         properties = metadata.properties
         if self.replaces:
@@ -87,29 +87,29 @@ class KeyRule:
             if found:
                 transaction.remove_properties(*found)
             return
-        ids = self._ids(metadata.schema())
-        if ids is None or not self._keeps(properties):
+        ids = self._find_key_ids(metadata.schema())
+        if ids is None or not self._catalog_keeps(properties):
             return
         text = ",".join(map(str, sorted(ids)))
-        names = [UPSERT_KEY, *([f"{UPSERT_KEY_PREFIX}{self.query}"] if self._is_marked else [])]
+        names = [UPSERT_KEY, *([f"{UPSERT_KEY_PREFIX}{self.query}"] if self._is_repeatable else [])]
         if changed := {name: text for name in names if properties.get(name) != text}:
             transaction.set_properties(changed)
 
-    # --- what is there
+    # --- recorded keys
 
     @property
-    def _is_marked(self) -> bool:
+    def _is_repeatable(self) -> bool:
         return self.query is not None and is_repeatable(self.query, self.options.txn_app_id)
 
-    def _keeps(self, properties: Mapping[str, str]) -> bool:
+    def _catalog_keeps(self, properties: Mapping[str, str]) -> bool:
         """Return True if the catalog is known to keep such properties.
 
-        A batch job without a number needs none of them, and goes to catalogs that refuse them.
+        A batch job without a number needs no property, and works with catalogs that refuse them.
         """
-        return self._is_marked or any(name.startswith(_OURS) for name in properties)
+        return self._is_repeatable or any(name.startswith(_PREFIX) for name in properties)
 
-    def _ids(self, schema: Schema) -> frozenset[int] | None:
-        """Return the ids of the key columns; None of an append, or if the table lacks a column."""
+    def _find_key_ids(self, schema: Schema) -> frozenset[int] | None:
+        """Return the ids of the key columns; None for an append, or if the table lacks a column."""
         if not self.keys:
             return None
         by_name = {field.name: field.field_id for field in schema.fields}
@@ -117,32 +117,32 @@ class KeyRule:
         known = frozenset(number for number in found if number is not None)
         return known if len(known) == len(found) else None
 
-    def _own(self, metadata: TableMetadata) -> frozenset[int] | None:
+    def _get_query_key(self, metadata: TableMetadata) -> frozenset[int] | None:
         return (
-            _kept(metadata.properties, f"{UPSERT_KEY_PREFIX}{self.query}")
-            if self._is_marked
+            _parse_key(metadata.properties, f"{UPSERT_KEY_PREFIX}{self.query}")
+            if self._is_repeatable
             else None
         )
 
-    def _of_table(self, metadata: TableMetadata) -> frozenset[int] | None:
+    def _get_table_key(self, metadata: TableMetadata) -> frozenset[int] | None:
         """Return the key of the table by all queries; identifier fields bind upserts only.
 
         A program that sets them declares that rows are distinct, not that it upserts.
         """
-        kept = _kept(metadata.properties, UPSERT_KEY)
+        kept = _parse_key(metadata.properties, UPSERT_KEY)
         if kept is None and self.keys:
             kept = frozenset(metadata.schema().identifier_field_ids) or None
         return kept
 
-    def _has_written(self, metadata: TableMetadata) -> bool:
-        if self.query is None or not self._is_marked:
+    def _has_committed(self, metadata: TableMetadata) -> bool:
+        if self.query is None or not self._is_repeatable:
             return False
         return read_committed_epoch(metadata, self.query) is not None
 
-    # --- words
+    # --- messages
 
-    def _refusal(self, metadata: TableMetadata, kept: frozenset[int]) -> str:
-        names, table = _names(metadata.schema(), kept), self.options.table_name
+    def _describe_refusal(self, metadata: TableMetadata, kept: frozenset[int]) -> str:
+        names, table = _join_names(metadata.schema(), kept), self.options.table_name
         if not self.keys:
             return (
                 f"{FORMAT}: table {table} is upserted by {names!r}, and 'mode' is 'append': "
@@ -159,7 +159,7 @@ class KeyRule:
         )
 
     def _warn(self, metadata: TableMetadata, kept: frozenset[int]) -> None:
-        names, given = _names(metadata.schema(), kept), ",".join(self.keys)
+        names, given = _join_names(metadata.schema(), kept), ",".join(self.keys)
         does = f"upserts by {given!r}" if given else "appends"
         warn_once(
             _log,
@@ -176,11 +176,11 @@ class KeyRule:
         )
 
 
-def _kept(properties: Mapping[str, str], name: str) -> frozenset[int] | None:
+def _parse_key(properties: Mapping[str, str], name: str) -> frozenset[int] | None:
     """Return the ids that a property contains; None if there is no such property.
 
     Raises:
-        OptionError: If it is no list of ids.
+        OptionError: If the property is not a list of ids.
     """
     text = properties.get(name)
     if text is None:
@@ -196,11 +196,11 @@ def _kept(properties: Mapping[str, str], name: str) -> frozenset[int] | None:
 
 
 def _is_empty(metadata: TableMetadata) -> bool:
-    """Return True if no row can have a key: the table was made or emptied."""
+    """Return True if the table has no rows: it is new or was emptied."""
     head = metadata.current_snapshot()
     return head is None or (head.summary is not None and head.summary.get("total-records") == "0")
 
 
-def _names(schema: Schema, ids: frozenset[int]) -> str:
+def _join_names(schema: Schema, ids: frozenset[int]) -> str:
     names = (schema.find_column_name(number) or f"a dropped column ({number})" for number in ids)
     return ",".join(sorted(names))

@@ -1,4 +1,4 @@
-"""Options of the sink."""
+"""The options of ``krishiv-iceberg`` as a sink."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from krishiv_spark.sinks.numbered import JobNumber
 __all__ = ["IcebergSinkOptions"]
 
 
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 2.0
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.02, 2.0
 
 
 _PROPERTY = "tableproperty."
 
 
-def _count_or_all(given: object) -> object:
+def _parse_count_or_all(given: object) -> object:
     if not isinstance(given, str):
         return given
     text = given.strip().lower()
@@ -36,11 +36,11 @@ def _count_or_all(given: object) -> object:
     return int(text)
 
 
-Kept = Annotated[int | Literal["all"], BeforeValidator(_count_or_all)]
-"""How many of something stay."""
+KeepCount = Annotated[int | Literal["all"], BeforeValidator(_parse_count_or_all)]
+"""A number of items to keep, or ``all``."""
 
 
-def _snapshot_or_none(given: object) -> object:
+def _parse_snapshot_or_none(given: object) -> object:
     text = given.strip().lower() if isinstance(given, str) else given
     if text == "none" or not isinstance(text, str):
         return text
@@ -49,16 +49,16 @@ def _snapshot_or_none(given: object) -> object:
     return int(text)
 
 
-ExpectedSnapshot = Annotated[int | Literal["none"], BeforeValidator(_snapshot_or_none)]
-"""The newest snapshot that a table may have, or that it has none."""
+ExpectedSnapshot = Annotated[int | Literal["none"], BeforeValidator(_parse_snapshot_or_none)]
+"""The id of the snapshot that must be the newest, or ``none``."""
 
 
-def _without_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
+def _strip_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
     return {key[len(_PROPERTY) :]: text for key, text in given.items()}
 
 
 class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
-    """Options of the sink."""
+    """Options of the Iceberg sink."""
 
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **IcebergOptions.gathers,
@@ -141,7 +141,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         "catalog, so that the catalog still names the original folder: `refuse` fails the query, "
         "`allow` writes the files to the original folder.",
     )
-    table_properties: Annotated[Mapping[str, str], BeforeValidator(_without_prefix)] = Field(
+    table_properties: Annotated[Mapping[str, str], BeforeValidator(_strip_prefix)] = Field(
         default={},
         validation_alias="tableProperty.*",
         description="Properties of a table that is created: "
@@ -165,7 +165,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         description="Merge small manifests during a commit, by the table's "
         "`commit.manifest.min-count-to-merge` and `commit.manifest.target-size-bytes`.",
     )
-    keep_snapshots: Kept | None = Field(
+    keep_snapshots: KeepCount | None = Field(
         default=None,
         description="Number of newest snapshots to keep; each commit expires the others. `all` "
         "keeps all of them. The history of other branches and tagged snapshots are always kept. "
@@ -177,7 +177,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         description="Expire only snapshots older than this, such as `7d`. Without `keepSnapshots`, "
         "the newest snapshot is kept.",
     )
-    keep_metadata_files: Kept | None = Field(
+    keep_metadata_files: KeepCount | None = Field(
         default=None,
         description="Number of older metadata files to keep; each commit removes the others. `all` "
         "keeps all of them. The option sets the table's "
@@ -208,7 +208,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
 
     def commit_backoff(self) -> Backoff:
         """Return the pauses between attempts at one commit, within `commit_timeout`."""
-        return Backoff(self.commit_timeout / 1000, _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
+        return Backoff(self.commit_timeout / 1000, _MIN_PAUSE_S, _MAX_PAUSE_S)
 
     @property
     def expires_snapshots(self) -> bool:

@@ -54,7 +54,7 @@ __all__ = [
     "make_deleter",
 ]
 
-# A query of a stream without an option 'queryId', and the route that its rows take.
+# The id of a streaming query without the option 'queryId', and the name of its route.
 _ROUTE = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-.+", re.DOTALL)
 
 _STAGED = re.compile(
@@ -65,7 +65,7 @@ _NO_EPOCH = -1
 
 
 def delete_unused(options: IcebergSinkOptions, staged: Sequence[StagedDataFiles]) -> None:
-    """Remove files, but those that a snapshot names: a commit may have happened after all.
+    """Delete staged files, except those that a snapshot names: a commit may have succeeded.
 
     Raises:
         OptionError, CatalogFailedError: If the table cannot be asked; then nothing is removed.
@@ -76,12 +76,12 @@ def delete_unused(options: IcebergSinkOptions, staged: Sequence[StagedDataFiles]
 def delete_unnamed(
     options: IcebergSinkOptions, wanted: set[str], staged: Sequence[StagedDataFiles]
 ) -> None:
-    """Remove files, but those that a snapshot names.
+    """Delete files, except those that a snapshot names.
 
     Args:
-        options: Which table.
-        wanted: Paths of the files; written after the tasks were planned.
-        staged: What tasks staged for the epoch, which tells when that was.
+        options: Name the table.
+        wanted: Paths of files that were written after the tasks were planned.
+        staged: The staged files of the epoch, with the sequence number of that time.
 
     Raises:
         OptionError, CatalogFailedError: If the table cannot be asked; then nothing is removed.
@@ -92,24 +92,24 @@ def delete_unnamed(
     after = min((item.after for item in staged), default=0)
     with redact_errors(table.io, "remove staged files"):
         for path in wanted - {path for path in list_named_files(table, after) if path in wanted}:
-            with contextlib.suppress(OSError):  # it is gone already
+            with contextlib.suppress(OSError):  # it was deleted already
                 table.io.delete(path)
 
 
 def list_named_files(table: Table, after: int = 0) -> Iterator[str]:
-    """Every data and delete file that snapshots of a table name. See `list_manifests`."""
+    """Return every data and delete file that snapshots of a table name. See `list_manifests`."""
     for manifest in list_manifests(table, after):
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             yield entry.data_file.file_path
 
 
 def list_manifests(table: Table, after: int = 0) -> Iterator[ManifestFile]:
-    """Every manifest of every snapshot, each once.
+    """Return the manifests of all snapshots, each once.
 
     Args:
-        table: Whose they are.
-        after: If it is not 0, only those that were written for snapshots of a higher sequence
-            number: what is added to a table is in one of these, wherever they are listed.
+        table: The table.
+        after: If not 0, only manifests that were written for snapshots with a higher sequence
+            number: later additions to the table are in these, wherever they are listed.
     """
     seen: set[str] = set()
     for snapshot in reversed(table.metadata.snapshots):
@@ -127,7 +127,7 @@ class OrphanFile:
     """A file that no snapshot names.
 
     Attributes:
-        path: Where it is, with its scheme if the table's location has one.
+        path: Its path, with a scheme if the table's location has one.
         size: Bytes.
     """
 
@@ -140,13 +140,12 @@ class OrphanFile:
 
 @dataclass(frozen=True)
 class Orphans:
-    """What can go from a table's folders.
+    """The files that can be deleted from a table's folders.
 
     Attributes:
-        files: What can go.
-        foreign: How many files no snapshot names either, but their names do not say that they are
-            the table's.
-        unfinished: How many files no snapshot names yet, but an intent of a fan-out may.
+        files: The files that can be deleted.
+        foreign: Number of other files that no snapshot names, without the table's id in the name.
+        unfinished: Number of files that no snapshot names yet, but an intent of a fan-out may.
     """
 
     files: tuple[OrphanFile, ...]
@@ -154,7 +153,7 @@ class Orphans:
     unfinished: int
 
 
-class _ListedFile(NamedTuple):
+class _FolderFile(NamedTuple):
     """A file of a folder.
 
     Attributes:
@@ -178,36 +177,35 @@ def find_orphans(
     unfinished: bool = False,
     other_lines: bool = False,
 ) -> Orphans:
-    """What can go from a table's folders ``data`` and ``metadata``. Anywhere; reads all manifests.
+    """Find the orphans in a table's folders ``data`` and ``metadata``. Anywhere; reads manifests.
 
-    Files come before the table: what is committed meanwhile is named by the time it is looked up.
+    Files are listed before the table is loaded, so that files committed meanwhile are named.
 
     Args:
         options: Name the table and its catalog.
         older_than_s: Guard age in seconds, by the file's modification time: younger files may
             belong to an epoch that is being written. See `aging_time_s`.
-        foreign_names: Whether files may go whose names do not have the table's id: those that
-            other programs have written, or this one before it put the id there. Those with the id
-            of another table stay all the same.
-        unfinished: Whether files may go of epochs that a fan-out has not finished in this table.
-        other_lines: Whether files may go that another catalog needs if it has the table too.
+        foreign_names: Include files without the table's id in the name, as other programs and early
+            versions of this package wrote them. Files with the id of another table remain.
+        unfinished: Include files of epochs that a fan-out has not finished in this table.
+        other_lines: Include files that another catalog needs if it has the table too.
 
     Raises:
         OptionError: If there is no such table, its files cannot be listed or belong to others too,
-            or may, since they are in a place of their own and `foreign_names` is not given; or
-            another catalog has the table (`lines`), or its warehouse was copied (`copied`).
-        CatalogFailedError: If the catalog or a manifest cannot be read: nothing is judged then.
+            or may, since the folder is outside the table's location and `foreign_names` is not
+            given; or another catalog has the table, or its warehouse was copied.
+        CatalogFailedError: If the catalog or a manifest cannot be read.
     """
-    _real_folder.cache_clear()  # a link of before may lead elsewhere now
-    found = list(_listed(open_own_table(options), foreign_names=foreign_names))
+    _real_folder.cache_clear()  # links may have changed since the last call
+    found = list(_list_files(open_own_table(options), foreign_names=foreign_names))
     listed = {file.identity: file for file in found}  # one folder may be in the other
     table = open_table(options)
     before = aging_time_s(partial(read_store_time_s, table), table.location()) - older_than_s
     with explain_catalog_errors(options, f"read the manifests of table {options.table_name}"):
-        locations = set(_named(table))
+        locations = set(_iter_named_files(table))
         named = set(map(_identity, locations))
         unnamed = [file for identity, file in listed.items() if identity not in named]
-        inside = dict(_uuids(table, [file.path for file in unnamed]))
+        inside = dict(_read_uuids(table, [file.path for file in unnamed]))
     _check_alone(table, inside)
     old = [file for file in unnamed if file.modified_s < before]
     if not other_lines:
@@ -216,21 +214,21 @@ def find_orphans(
     if old:
         live = {number for place in locations if (number := _inode(place)) is not None}
         old = [file for file in old if _inode(file.path) not in live]
-    owners = [_owner(table, file.path, inside.get(file.path)) for file in old]
+    owners = [_find_owner(table, file.path, inside.get(file.path)) for file in old]
     ours = {get_table_id(table.metadata.table_uuid), *([None] if foreign_names else [])}
     gone = [file for file, own in zip(old, owners, strict=True) if own in ours]
-    kept = set[str]() if unfinished else _unfinished(table, options, gone)
+    kept = set[str]() if unfinished else _find_kept(table, options, gone)
     files = (OrphanFile(file.path, file.size) for file in gone if file.path not in kept)
     return Orphans(tuple(files), len(old) - len(gone), len(kept))
 
 
-def _unfinished(table: Table, options: IcebergOptions, files: Iterable[_ListedFile]) -> set[str]:
+def _find_kept(table: Table, options: IcebergOptions, files: Iterable[_FolderFile]) -> set[str]:
     with explain_catalog_errors(options, f"read the manifests of table {options.table_name}"):
         return find_unfinished(table.io, table.properties, (file.path for file in files))
 
 
 def make_deleter(options: IcebergOptions) -> Callable[[OrphanFile], None]:
-    """What removes orphans of a table.
+    """Return a function that deletes an orphan of a table.
 
     Raises:
         OptionError, CatalogFailedError: As `open_table`; when an orphan cannot be removed, too.
@@ -251,8 +249,8 @@ def _check_alone(table: Table, found: Mapping[str, str]) -> None:
     tables of one name in two catalogs over one warehouse.
 
     Args:
-        table: Whose folders they are.
-        found: By the path of a metadata file, the UUID of its table.
+        table: The table of the folders.
+        found: The UUID of the table of each metadata file, by path.
     """
     for path, owner in found.items():
         if owner != str(table.metadata.table_uuid):
@@ -264,13 +262,13 @@ def _check_alone(table: Table, found: Mapping[str, str]) -> None:
             )
 
 
-def _owner(table: Table, path: str, inside: str | None) -> str | None:
-    """Id of the table that a file is of; None if neither its name nor what is in it tells.
+def _find_owner(table: Table, path: str, inside: str | None) -> str | None:
+    """Return the id of the table of a file; None if neither its name nor its content has it.
 
     Args:
-        table: The table: in names of metadata only its own id means something, see `find_table_id`.
-        path: Where the file is.
-        inside: If it is a metadata file, the table's UUID in it.
+        table: In the names of metadata files only its own id is recognised, see `find_table_id`.
+        path: The path of the file.
+        inside: The table's UUID in a metadata file; None for other files.
     """
     own, named = get_table_id(table.metadata.table_uuid), find_table_id(path)
     is_data = not path.endswith((".avro", METADATA_SUFFIX))
@@ -279,8 +277,8 @@ def _owner(table: Table, path: str, inside: str | None) -> str | None:
     return named if is_data else None
 
 
-def _uuids(table: Table, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Metadata files, each with the UUID of its table; without those that are no whole ones."""
+def _read_uuids(table: Table, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Return the complete metadata files, each with the UUID of its table."""
     for path in paths:
         if (
             path.endswith(METADATA_SUFFIX)
@@ -289,8 +287,8 @@ def _uuids(table: Table, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield path, found
 
 
-def _named(table: Table) -> Iterator[str]:
-    """Every file that the table, or one of its snapshots, names."""
+def _iter_named_files(table: Table) -> Iterator[str]:
+    """Return every file that the table, or one of its snapshots, names."""
     metadata = table.metadata
     yield table.metadata_location
     yield from (entry.metadata_file for entry in metadata.metadata_log)
@@ -301,14 +299,18 @@ def _named(table: Table) -> Iterator[str]:
         yield statistics.statistics_path
 
 
-def _check_place(table: Table, folder: str, *, foreign_names: bool) -> None:
-    """Refuse what may be shared with others."""
+def _check_folder(table: Table, folder: str, *, foreign_names: bool) -> None:
+    """Refuse a folder that other tables may use.
+
+    Raises:
+        OptionError: If the folder is outside the table's location, or shared by a property.
+    """
     if table.properties.get("gc.enabled", "true").lower() == "false":
         raise OptionError(
             f"{FORMAT}: the table's property 'gc.enabled' is 'false', because other tables use "
             "its files too: none of them may be removed"
         )
-    inside, location = (_resolved(place) for place in (folder, table.location()))
+    inside, location = (_resolve(place) for place in (folder, table.location()))
     if not foreign_names and not f"{inside}/".startswith(f"{location}/"):
         raise OptionError(
             f"{FORMAT}: {folder} is outside the table's location {table.location()}, so other "
@@ -317,7 +319,7 @@ def _check_place(table: Table, folder: str, *, foreign_names: bool) -> None:
         )
 
 
-def _listed(table: Table, *, foreign_names: bool) -> Iterator[_ListedFile]:
+def _list_files(table: Table, *, foreign_names: bool) -> Iterator[_FolderFile]:
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     io = get_guarded_io(table).inner
@@ -328,22 +330,22 @@ def _listed(table: Table, *, foreign_names: bool) -> Iterator[_ListedFile]:
         )
     places = table.location_provider()
     for folder in (places.data_path, places.metadata_path):
-        _check_place(table, folder, foreign_names=foreign_names)
+        _check_folder(table, folder, foreign_names=foreign_names)
         scheme, host, path = PyArrowFileIO.parse_location(folder)
         selector = fs.FileSelector(path, allow_not_found=True, recursive=True)
         files: Any = io.fs_by_scheme(scheme, host).get_file_info(selector)
         found = [file for file in files if file.type is fs.FileType.File]
         linked = _linked_folders(path, found) if scheme == "file" else frozenset[str]()
-        prefix = _prefix(folder)
+        prefix = _get_prefix(folder)
         for file in found:
             if os.path.dirname(file.path) not in linked:
                 full = f"{prefix}{file.path}"
                 modified_s = file.mtime.timestamp()
-                yield _ListedFile(full, _identity(full), file.size, modified_s)
+                yield _FolderFile(full, _identity(full), file.size, modified_s)
 
 
 def _linked_folders(root: str, files: Iterable[fs.FileInfo]) -> frozenset[str]:
-    """Return the folders of a disk that a link inside of `root` leads to: they are another's."""
+    """Return the folders of a disk that a link below `root` leads to: they belong to others."""
     real = os.path.realpath(root)
     folders = {os.path.dirname(file.path) for file in files}
     return frozenset(
@@ -353,7 +355,7 @@ def _linked_folders(root: str, files: Iterable[fs.FileInfo]) -> frozenset[str]:
     )
 
 
-def _resolved(location: str) -> str:
+def _resolve(location: str) -> str:
     """Return the path of a folder as its file system knows it; on a disk, without links."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
@@ -361,10 +363,10 @@ def _resolved(location: str) -> str:
     return os.path.realpath(path) if scheme == "file" else posixpath.normpath(path)
 
 
-def _prefix(location: str) -> str:
-    """Return what stands before the paths of a folder's files, as its file system lists them.
+def _get_prefix(location: str) -> str:
+    """Return the prefix of a folder's files that listings of its file system omit.
 
-    A location without a scheme has none: its file system knows it by its absolute path.
+    It is empty for a location without a scheme, which is listed by absolute paths.
     """
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
@@ -376,9 +378,9 @@ def _prefix(location: str) -> str:
 
 
 def _identity(location: str) -> str:
-    """Return the same text for all spellings of a file: ``//``, ``..`` and links, where they count.
+    """Return the same text for all spellings of a path, with ``//``, ``..`` and links.
 
-    In object stores each of them is another key.
+    In object stores, each spelling is another key.
     """
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
@@ -393,7 +395,7 @@ def _identity(location: str) -> str:
 
 
 def _inode(location: str) -> tuple[int, int] | None:
-    """Return the number of a file of a disk, which it has under each of its names; or None.
+    """Return device and inode of a file on a disk, the same under each of its names; else None.
 
     A live file may be a link to a file beside it, or a folder be mounted twice.
     """
@@ -419,26 +421,28 @@ def find_unfinished(io: FileIO, properties: Mapping[str, str], paths: Iterable[s
 
     Args:
         io: Reads manifests.
-        properties: Of the table.
+        properties: Properties of the table.
         paths: Files that no snapshot names.
 
     Raises:
         OSError: If a manifest cannot be read.
     """
     wanted = set(paths)
-    newest = _newest_epochs(properties)
-    kept = {path for path in wanted if _is_later(_name_of(path), newest)}
+    newest = _find_newest_epochs(properties)
+    kept = {path for path in wanted if _is_later(_get_name(path), newest)}
     if kept:
-        names = set(map(_name_of, kept))  # a location may have several spellings
-        kept |= {path for path in wanted if path.endswith(".avro") and _names(io, path) & names}
+        names = set(map(_get_name, kept))  # a location may have several spellings
+        kept |= {
+            path for path in wanted if path.endswith(".avro") and _read_names(io, path) & names
+        }
     return kept
 
 
-def _name_of(path: str) -> str:
+def _get_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _newest_epochs(properties: Mapping[str, str]) -> dict[str, int]:
+def _find_newest_epochs(properties: Mapping[str, str]) -> dict[str, int]:
     """Return the newest epoch in the table of each route, by what file names have of its query."""
     found: dict[str, int] = {}
     for key, text in properties.items():
@@ -457,9 +461,9 @@ def _is_later(name: str, newest: Mapping[str, int]) -> bool:
     )
 
 
-def _names(io: FileIO, path: str) -> set[str]:
+def _read_names(io: FileIO, path: str) -> set[str]:
     """Return the names of the data files in a manifest; none if the file is no manifest."""
     try:
-        return {_name_of(file.file_path) for file in read_unlisted_manifest(io, path, spec_id=0)}
+        return {_get_name(file.file_path) for file in read_unlisted_manifest(io, path, spec_id=0)}
     except (ValueError, LookupError, TypeError):  # a list of manifests, or a damaged file
         return set()

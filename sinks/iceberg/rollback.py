@@ -1,8 +1,8 @@
-"""A table that goes back to the snapshot before an epoch, for a replay. Operator.
+"""The rollback of a table to the snapshot before an epoch, for a replay. Operator.
 
-The branch and the query's mark change in one commit, so a process that dies has done all of it or
-nothing, and a second run finds out which. The snapshots that are undone stay in the table, under a
-tag: no expiry deletes their rows.
+The branch and the query's committed epoch change in one commit. If the process dies, all of it is
+done or nothing, and a second run detects which. The undone snapshots remain in the table under a
+tag, so that no expiry deletes their rows.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ __all__ = ["Rollback"]
 _TAG = "krishiv-replay-"
 
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
 class _Undone:
-    """The snapshots and epochs that leave a table.
+    """The snapshots and epochs that are undone.
 
     Attributes:
-        snapshots: Those of the query's later epochs, the newest first.
+        snapshots: Snapshots of the query's later epochs, newest first.
         base: The snapshot that the branch goes back to; None if no snapshot is undone.
-        is_ahead: Whether the query's mark is of a later epoch.
+        is_ahead: Whether the query's committed epoch is a later one.
     """
 
     snapshots: Sequence[Snapshot]
@@ -66,10 +66,10 @@ class _Undone:
 
 
 class Rollback:
-    """Takes the epochs of a query out of its table.
+    """A rollback that undoes epochs of a query in its table.
 
     Args:
-        options: Of the query's sink.
+        options: Options of the query's sink.
         must_hold: Whether a table that has no epoch of the query is refused.
     """
 
@@ -78,15 +78,15 @@ class Rollback:
         self._must_hold = must_hold
 
     def identity(self) -> str:
-        """Return which table it is, by its UUID."""
+        """Return the identity of the table, its UUID."""
         return f"Iceberg table {open_own_table(self._options).metadata.table_uuid}"
 
     def lines(self, replay: Replay) -> list[str]:
-        """Return what `run` would do, a line each; changes nothing.
+        """Describe the steps of `run`, one per line, without a change.
 
         Raises:
-            OptionError: If the table cannot go back without undoing what others have written, or
-                without a snapshot that has expired.
+            OptionError: If a rollback would undo commits of other writers, or needs a snapshot that
+                has expired.
             CatalogFailedError: If the catalog or the table cannot be read.
         """
         metadata = open_own_table(self._options).metadata
@@ -99,11 +99,11 @@ class Rollback:
             return [f"{name}: no snapshot of epoch {replay.first} or later{what and '; '}{what}"]
         oldest, newest = found.snapshots[-1], found.snapshots[0]
         undone = (
-            f"{name}: {len(found.snapshots)} snapshots, of epochs {_number_of(oldest)} to "
-            f"{_number_of(newest)}, are undone: in one commit, the table is rolled back from "
+            f"{name}: {len(found.snapshots)} snapshots, of epochs {_get_epoch(oldest)} to "
+            f"{_get_epoch(newest)}, are undone: in one commit, the table is rolled back from "
             f"snapshot {newest.snapshot_id} to {found.base.snapshot_id}, and the query's "
             f"committed epoch is reset to {replay.before.epoch}. The tag "
-            f"{_tag_of(metadata, replay)} keeps the undone rows until you remove it"
+            f"{_choose_tag(metadata, replay)} keeps the undone rows until you remove it"
         )
         followers = (
             f"streams that follow {self._options.table_name} and have read an undone snapshot fail "
@@ -112,11 +112,11 @@ class Rollback:
         return [undone, followers]
 
     def run(self, replay: Replay) -> None:
-        """Take the epochs out; does nothing where that is done.
+        """Undo the epochs; do nothing if they are undone already.
 
         Raises:
             OptionError, CatalogFailedError: As `lines`.
-            SinkError: If others commit all the time.
+            SinkError: If other commits are always faster.
         """
         backoff = self._options.commit_backoff()
         while not self._attempt(replay):
@@ -128,7 +128,7 @@ class Rollback:
                 )
 
     def _attempt(self, replay: Replay) -> bool:
-        """Return True if the table is as it should be; False if another commit was faster."""
+        """Return True if the epochs are undone; False if another commit was faster."""
         table = open_own_table(self._options)
         found = self._find_undone(table.metadata, replay)
         if found.base is None and not found.is_ahead:
@@ -145,7 +145,7 @@ class Rollback:
                 except CommitFailedException:
                     return False
         except Exception:
-            # A connection whose COMMIT has failed may show what no other process reads.
+            # A connection whose COMMIT has failed may show a state that no other process reads.
             forget_catalog(self._options)
             raise
         return True
@@ -157,7 +157,7 @@ class Rollback:
             AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head})
         )
         if found.base is not None:
-            tag = _tag_of(metadata, replay)
+            tag = _choose_tag(metadata, replay)
             kept = {"ref-name": tag, "type": "tag", "snapshot-id": head}
             transaction.stage(SetSnapshotRefUpdate.model_validate(kept))
             branch = metadata.refs[MAIN_BRANCH].model_dump(by_alias=True, exclude_none=True)
@@ -170,7 +170,7 @@ class Rollback:
         stage_epoch(transaction, epoch, progress)
 
     def _find_undone(self, metadata: TableMetadata, replay: Replay) -> _Undone:
-        """Return what goes out of the table.
+        """Return the snapshots and epochs to be undone.
 
         Raises:
             OptionError: As `lines`.
@@ -185,7 +185,7 @@ class Rollback:
         by_id = {one.snapshot_id: one for one in metadata.snapshots}
         line = list(iterate_ancestors(by_id, metadata.current_snapshot_id))
         later = [n for n, one in enumerate(line) if _is_later(one, replay)]
-        # A table that was rolled back by hand keeps its mark.
+        # A table that was rolled back manually keeps its committed epoch.
         end = later[-1] + 1 if later else 0
         undone, rest = line[:end], line[end:]
         self._check_own(undone, replay)
@@ -196,8 +196,8 @@ class Rollback:
     def _check_own(self, undone: Sequence[Snapshot], replay: Replay) -> None:
         others = [one for one in undone if not _is_later(one, replay)]
         if others:
-            named = "; ".join(map(_in_words, others[:_MOST_NAMED]))
-            more = f"; and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+            named = "; ".join(map(_describe_snapshot, others[:_MAX_NAMED]))
+            more = f"; and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else ""
             raise OptionError(
                 f"{FORMAT}: table {self._options.table_name} cannot be rolled back to the "
                 f"snapshot before epoch {replay.first}: that would undo later commits of other "
@@ -210,7 +210,11 @@ class Rollback:
     def _check_whole(
         self, undone: Sequence[Snapshot], rest: Sequence[Snapshot], replay: Replay
     ) -> None:
-        """Refuse a history that does not show all epochs of the query since the first one."""
+        """Refuse a history that may lack epochs of the query since the first one.
+
+        Raises:
+            OptionError: If snapshots have expired, or there is none before the first epoch.
+        """
         if any(find_query_id(one) == replay.query for one in rest):
             return
         oldest = (*undone, *rest)[-1:]
@@ -230,11 +234,11 @@ class Rollback:
         )
 
 
-def _tag_of(metadata: TableMetadata, replay: Replay) -> str:
-    """Return a name that no reference has.
+def _choose_tag(metadata: TableMetadata, replay: Replay) -> str:
+    """Return a tag name that is not in use.
 
-    A first run may have died after its commit, and a driver that was not stopped have committed
-    since: the second run keeps what each of them undoes.
+    A first run may have died after its commit, and a driver that was not stopped may have committed
+    since: the tags keep the snapshots that each run undoes.
     """
     name = f"{_TAG}{replay.name}"
     later = (f"{name}-{number}" for number in count(2))
@@ -242,16 +246,16 @@ def _tag_of(metadata: TableMetadata, replay: Replay) -> str:
 
 
 def _is_later(snapshot: Snapshot, replay: Replay) -> bool:
-    number = _number_of(snapshot)
+    number = _get_epoch(snapshot)
     return find_query_id(snapshot) == replay.query and number is not None and number >= replay.first
 
 
-def _number_of(snapshot: Snapshot) -> int | None:
+def _get_epoch(snapshot: Snapshot) -> int | None:
     return None if snapshot.summary is None else parse_count(snapshot.summary.get(EPOCH_KEY))
 
 
-def _in_words(snapshot: Snapshot) -> str:
-    """Return a snapshot with its operation and the engine or query that wrote it."""
+def _describe_snapshot(snapshot: Snapshot) -> str:
+    """Describe a snapshot with its operation and the engine or query that wrote it."""
     summary = snapshot.summary
     if summary is None:
         return f"snapshot {snapshot.snapshot_id} (its summary names no writer)"

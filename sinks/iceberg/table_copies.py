@@ -1,28 +1,25 @@
-"""Tables whose warehouse was copied with its catalog in SQLite. Driver.
+"""Copies of a table whose files another catalog may need. Driver.
 
-A catalog names the places of its tables, and so does their metadata. After ``cp -r``, the catalog
-of the copy still names the folders of the original: a query on the copy would write there, and a
-vacuum or an expiry would delete what the original needs.
+A catalog contains the locations of its tables, and so does their metadata. After ``cp -r``, the
+catalog of the copy still names the folders of the original: a query on it would write there, and a
+vacuum or an expiry would delete files that the original needs. A location outside the warehouse
+proves nothing: it may be intended, and a warehouse may be reached by a link or another mount. But a
+copy has the table's folder twice. So a table is refused if the folder of its catalog, or the option
+`warehouse`, has another folder for it whose metadata files name another location.
 
-A location outside of the warehouse proves nothing: it may be given on purpose, and a warehouse may
-be reached by a link or another mount. But a copy has the table's folder twice. So a table is
-refused if its catalog's folder, or the option `warehouse`, has another folder for it whose
-metadata files say that they are elsewhere.
+Two catalogs may also have one table in one folder: the database of a catalog was restored beside
+the live one, or a metadata file was registered twice. Each catalog then continues with a history of
+its own, and the files of the other look like orphans. Such a history is found by metadata files of
+the table's UUID that are not in the history of its catalog.
 
-Other lines of a table: metadata files of its UUID that the catalog's history does not contain.
-
-Two catalogs may have one table: a warehouse was copied with its embedded catalog, the database of a
-catalog was restored beside the live one, or a metadata file was registered twice. Each catalog goes
-on in a line of its own, in the same folders, and to each the files of the other look like orphans.
-
-A commit that was refused leaves a metadata file too, and that is common. It was made from the
-version that was the newest then, at about the time when the commit that was faster was made; no
-other version was made from it; and if it has an epoch of a query, the query repeats that epoch. A
-file that is not like that is of another line.
+A refused commit leaves such a file too, and that is common. It was made from the version that was
+the newest then, at about the time of the faster commit; no other version was made from it; and if
+it has an epoch of a query, the query repeats that epoch. A file without these properties belongs to
+another history.
 
 Metadata names a limited number of versions. Where older ones were deleted, as by
-``write.metadata.delete-after-commit.enabled`` or by a vacuum that ended early, those that remain
-are not connected to the history. They are former versions of the table, unless they have a snapshot
+``write.metadata.delete-after-commit.enabled`` or by an interrupted vacuum, the remaining ones are
+not connected to the history. They are former versions of the table, unless they have a snapshot
 whose sequence number another snapshot of the table has.
 """
 
@@ -61,22 +58,22 @@ __all__ = ["check_own_warehouse", "check_single_history", "has_other_history", "
 
 _METADATA_PATH = "write.metadata.path"
 
-_MOST_READ = 3
-"""Metadata files of a folder that are read: the newest by their names."""
+_MAX_READ = 3
+"""Number of metadata files of a folder that are read: the newest by their names."""
 
 _PASSED: LruCache[tuple[object, ...], CatalogFile] = LruCache(64)
-"""Tables that this process has found in their own warehouse, with their catalogs."""
+"""Tables that this process has found in their own warehouse, and their catalogs."""
 
 _log = logging.getLogger(__name__)
 
 _SLACK_MS = 60 * 60 * 1000
-"""Clocks of drivers differ, and a driver may stand still while it writes a metadata file."""
+"""Clocks of drivers differ, and a driver may be paused while it writes a metadata file."""
 
 _REPEATED_S = 24 * 60 * 60.0
-"""After this time an epoch whose commit was refused is taken to have been repeated."""
+"""Time after which an epoch whose commit was refused is assumed to have been repeated."""
 
 _VERDICTS: LruCache[tuple[str, str], bool] = LruCache(64)
-"""By the UUID and the location of a table, whether another line of it was found by this process."""
+"""Whether this process found another history, by UUID and location of the table."""
 
 
 def open_own_table(options: IcebergSinkOptions) -> Table:
@@ -94,7 +91,7 @@ def open_own_table(options: IcebergSinkOptions) -> Table:
 def check_own_warehouse(table: Table, options: IcebergSinkOptions) -> None:
     """Refuse a table whose catalog names the folders of another warehouse. Driver, operator.
 
-    The folders are looked at once in a process for each table and catalog.
+    The folders are listed once in a process for each table and catalog.
 
     Raises:
         OptionError: If the warehouse was copied or moved, and no option allows that.
@@ -111,11 +108,13 @@ def check_own_warehouse(table: Table, options: IcebergSinkOptions) -> None:
         return
     found = _find_copy(table, location.path, Path(catalog.path).absolute().parent)
     if found is not None:
-        raise _refusal(table, catalog.path, location.path, *found)
+        raise _to_refusal(table, catalog.path, location.path, *found)
     _PASSED.put(key, catalog)
 
 
-def _refusal(table: Table, catalog: str, location: str, copy: str, warehouse: str) -> OptionError:
+def _to_refusal(
+    table: Table, catalog: str, location: str, copy: str, warehouse: str
+) -> OptionError:
     rest = os.path.relpath(copy, warehouse)
     original = location.removesuffix(f"/{rest}")
     command = f"krishiv-spark iceberg relocate {original} {warehouse} --copy"
@@ -149,19 +148,19 @@ def _find_copy(table: Table, location: str, of_catalog: Path) -> tuple[str, str]
 
 
 def _is_copy(table: Table, folder: str, location: str) -> bool:
-    """Return True if a folder has metadata files of the table that say they are elsewhere."""
+    """Return True if a folder has metadata files of the table that name another location."""
     metadata_path = table.properties.get(_METADATA_PATH)
     if metadata_path is not None and _is_same(metadata_path, f"{folder}/metadata"):
         return False
-    names = sorted(_names(f"{folder}/metadata"), reverse=True)
-    for name in names[:_MOST_READ]:
-        found = _read(table, f"{folder}/metadata/{name}")
+    names = sorted(_list_metadata_names(f"{folder}/metadata"), reverse=True)
+    for name in names[:_MAX_READ]:
+        found = _read_identity(table, f"{folder}/metadata/{name}")
         if found is not None and found[0] == str(table.metadata.table_uuid):
             return Location.parse(found[1]).path == location
     return False
 
 
-def _names(folder: str) -> Iterator[str]:
+def _list_metadata_names(folder: str) -> Iterator[str]:
     with contextlib.suppress(OSError):
         yield from (name for name in os.listdir(folder) if name.endswith(METADATA_SUFFIX))
 
@@ -173,12 +172,12 @@ def _is_same(one: str, other: str) -> bool:
     return False
 
 
-def _read(table: Table, path: str) -> tuple[str, str] | None:
-    """Return the UUID and the location in a metadata file; None if it is no whole one."""
+def _read_identity(table: Table, path: str) -> tuple[str, str] | None:
+    """Return the UUID and the location in a metadata file; None if it is incomplete."""
     io = get_guarded_io(table)
     limit = io.access.access.max_metadata_bytes
     with contextlib.suppress(OSError, EOFError, ValueError, LookupError, TypeError):
-        # It is not the table that names this file.
+        # The table does not name this file.
         found = json.loads(b"".join(read_pieces(io.inner.new_input(path), limit)))
         return str(found["table-uuid"]), str(found["location"])
     return None
@@ -188,10 +187,10 @@ class _Version(NamedTuple):
     """A metadata file.
 
     Attributes:
-        path: As the table or a listing has it.
-        time_ms: When it was made.
-        previous: The versions before it that it names, the oldest first.
-        epochs: By query, the newest epoch that it has; -1 for none yet.
+        path: Path in the table's metadata or in a listing.
+        time_ms: Time of its commit.
+        previous: The earlier versions that it names, oldest first.
+        epochs: The newest epoch of each query; -1 for none yet.
         newest: Sequence number and id of its newest snapshot; None if it has none.
     """
 
@@ -203,15 +202,15 @@ class _Version(NamedTuple):
 
     @property
     def identity(self) -> Location:
-        """The same for all spellings of the path."""
+        """The location, equal for all spellings of the path."""
         return Location.parse(self.path)
 
 
 class _Listing(NamedTuple):
-    """Metadata files of a table that its metadata does not name, and when files were written.
+    """Metadata files of a table that its metadata does not name.
 
     Attributes:
-        unnamed: Their paths.
+        unnamed: Paths of these files.
         old: Files whose epochs have been repeated, if they were not committed.
         modified_s: By name, when metadata files were written, by the clock of the store.
     """
@@ -227,15 +226,15 @@ def check_single_history(
     """Refuse to remove files of a table that another catalog may have too. Operator.
 
     Args:
-        table: As the catalog has it.
-        unnamed: Whole metadata files of its UUID that its metadata does not name.
+        table: The table as its catalog has it.
+        unnamed: Complete metadata files of its UUID that its metadata does not name.
         old: Files whose epochs have been repeated, if they were not committed.
         modified_s: By name, when metadata files were written, by the clock of the store.
 
     Raises:
-        OptionError: If one of them is of another line.
+        OptionError: If one of them belongs to another history.
     """
-    found = _find_other_line(table, _Listing(list(unnamed), old, modified_s))
+    found = _find_other_history(table, _Listing(list(unnamed), old, modified_s))
     if found is not None:
         raise OptionError(
             f"{FORMAT}: {found} is a version of this table (UUID {table.metadata.table_uuid}) "
@@ -256,7 +255,7 @@ def has_other_history(table: Table) -> bool:
     key = (str(table.metadata.table_uuid), table.location())
     known = _VERDICTS.get(key)
     if known is None:
-        found = _find_other_line(table, _list_metadata(table))
+        found = _find_other_history(table, _list_metadata(table))
         known = found is not None
         _VERDICTS.put(key, known)
         if known:
@@ -290,23 +289,23 @@ def _list_metadata(table: Table) -> _Listing:
         for file in listed
         if file.base_name.endswith(METADATA_SUFFIX)
     }
-    named = {_name_of(table.metadata_location)}
-    named |= {_name_of(entry.metadata_file) for entry in table.metadata.metadata_log}
+    named = {_get_name(table.metadata_location)}
+    named |= {_get_name(entry.metadata_file) for entry in table.metadata.metadata_log}
     unnamed = {name for name in modified_s if find_table_id(name) == own} - named
     before_s = time.time() - _REPEATED_S
     old = [f"{folder}/{name}" for name in unnamed if modified_s[name] < before_s]
     return _Listing([f"{folder}/{name}" for name in unnamed], old, modified_s)
 
 
-def _name_of(path: str) -> str:
+def _get_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _find_other_line(table: Table, listing: _Listing) -> str | None:
-    """Return one of the files that is of another line; None if there is none."""
+def _find_other_history(table: Table, listing: _Listing) -> str | None:
+    """Return a metadata file of another history; None if there is none."""
     if not listing.unnamed:
         return None
-    history = _history(table)
+    history = _read_history(table)
     later = {one.identity: after for one, after in pairwise(history)}
     known = {one.identity for one in history}
     others = {
@@ -315,12 +314,12 @@ def _find_other_line(table: Table, listing: _Listing) -> str | None:
         if (place := Location.parse(path)) not in known
         and (version := _read_version(table, path)) is not None
     }
-    roots = _roots_of(others)
+    roots = _find_roots(others)
     for place, version in others.items():
         if not version.previous:
             continue
         base = version.previous[-1].identity
-        # A version that is older than all that is known may have been refused long ago.
+        # A version that is older than the known history may have been refused long ago.
         limit = later.get(base) if base in known else history[0]
         is_late = limit is not None and _is_later(version, limit, listing.modified_s)
         if base in others and roots[place] not in known and not is_late:
@@ -332,8 +331,8 @@ def _find_other_line(table: Table, listing: _Listing) -> str | None:
     return None
 
 
-def _roots_of(others: Mapping[Location, _Version]) -> dict[Location, Location]:
-    """Return, by version, the one that its line begins with: the first that is not among them."""
+def _find_roots(others: Mapping[Location, _Version]) -> dict[Location, Location]:
+    """Return the root of each version: its first ancestor that is not among them."""
     roots: dict[Location, Location] = {}
     for start in others:
         passed, place = dict[Location, None](), start
@@ -347,18 +346,18 @@ def _roots_of(others: Mapping[Location, _Version]) -> dict[Location, Location]:
 
 
 def _is_later(version: _Version, limit: _Version, modified_s: Mapping[str, float]) -> bool:
-    """Return True if a version was made much later than another one, by both clocks.
+    """Return True if a version is much later than another one, by both clocks.
 
-    The clock of one writer may be ahead; the store's clock dates the files of all.
+    The clock of one writer may be ahead; the clock of the store dates all files.
     """
     if version.time_ms <= limit.time_ms + _SLACK_MS:
         return False
-    written_s, limit_s = (modified_s.get(_name_of(one.path)) for one in (version, limit))
+    written_s, limit_s = (modified_s.get(_get_name(one.path)) for one in (version, limit))
     return written_s is None or limit_s is None or written_s > limit_s + _SLACK_MS / 1000
 
 
 def _is_foreign(table: Table, version: _Version) -> bool:
-    """Return True if a version has a snapshot in the place of one that the table has."""
+    """Return True if a version has a snapshot with the sequence number of another one."""
     if version.newest is None:
         return False
     number, snapshot_id = version.newest
@@ -370,25 +369,25 @@ def _is_foreign(table: Table, version: _Version) -> bool:
 
 
 def _has_more_epochs(table: Table, version: _Version) -> bool:
-    """Return True if a version has an epoch that the table does not have of one of its queries.
+    """Return True if a version has a newer epoch of one of the table's queries.
 
     A query that the table does not know may be one whose property was removed on purpose.
     """
-    now = _epochs_in(table.properties)
+    now = _get_epochs(table.properties)
     return any(epoch > now.get(query, epoch) for query, epoch in version.epochs.items())
 
 
-def _epochs_in(properties: Mapping[str, str]) -> dict[str, int]:
-    """Return the newest epoch of each query; -1 for none yet, and for what is no number."""
+def _get_epochs(properties: Mapping[str, str]) -> dict[str, int]:
+    """Return the newest epoch of each query; -1 for none yet, and for invalid numbers."""
     marks = (pair for pair in properties.items() if pair[0].startswith(EPOCH_PREFIX))
     found = {name.removeprefix(EPOCH_PREFIX): parse_count(text) for name, text in marks}
     return {query: -1 if epoch is None else epoch for query, epoch in found.items()}
 
 
-def _history(table: Table) -> list[_Version]:
+def _read_history(table: Table) -> list[_Version]:
     """Return the versions that led to the catalog's newest, the oldest first.
 
-    Metadata names a number of them, and the oldest of these names those before it, if it is there.
+    Metadata names a number of versions; the oldest of these names earlier ones, if it exists.
     """
     metadata = table.metadata
     found = [_Version(entry.metadata_file, entry.timestamp_ms) for entry in metadata.metadata_log]
@@ -404,14 +403,14 @@ def _history(table: Table) -> list[_Version]:
 
 
 def _read_version(table: Table, path: str) -> _Version | None:
-    """Return a metadata file; None if it is not there, or no whole one."""
+    """Read a metadata file; None if it does not exist or is incomplete."""
     limit = get_guarded_io(table).access.access.max_metadata_bytes
     # OptionError, of a file that is too large, is a ValueError.
     with contextlib.suppress(FileNotFoundError, EOFError, ValueError, LookupError, TypeError):
         found = json.loads(b"".join(read_pieces(table.io.new_input(path), limit)))
         log = found.get("metadata-log") or []
         named = (_Version(one["metadata-file"], int(one["timestamp-ms"])) for one in log)
-        epochs = _epochs_in(found.get("properties") or {})
+        epochs = _get_epochs(found.get("properties") or {})
         snapshots = found.get("snapshots") or []
         numbers = ((int(one.get("sequence-number") or 0), one["snapshot-id"]) for one in snapshots)
         newest = max(numbers, default=None)

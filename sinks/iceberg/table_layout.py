@@ -1,4 +1,8 @@
-"""Layout of a new table."""
+"""The options that describe a new table: partitions, sort order, location and properties.
+
+They are parsed in Iceberg's notation: ``days(ts), bucket(16, id)``; ``ts desc``. They have no
+effect on an existing table, so they must agree with it.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +35,11 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_UNREAD = {"write.metadata.compression-codec": ("none", "metadata files are written as plain JSON")}
-"""Properties that PyIceberg passes over: what it does all the same, and that in words."""
+_UNUSED = {"write.metadata.compression-codec": ("none", "metadata files are written as plain JSON")}
+"""Properties that PyIceberg ignores: its fixed behaviour, and a description of that."""
 
 _FIRST_PARTITION_ID = 1000
-"""Where the ids of partition fields begin (spec, "Partition Specs")."""
+"""First id of partition fields (spec, "Partition Specs")."""
 
 _NAMES = {
     "years": "year",
@@ -58,37 +62,39 @@ _NAMES = {
 _ITEM = re.compile(r"\s*(?:(\w+)\s*\(([^()]*)\)|([^(),\s]+|`[^`]+`))((?:\s+\w+)*)\s*")
 
 _SUFFIX = {"truncate": "trunc"}
-"""Ends of the names of partition fields, as Iceberg's Java builder gives them."""
+"""Suffixes in the names of partition fields, as Iceberg's Java builder chooses them."""
 
 
 def check_existing_table_matches(options: IcebergSinkOptions, table: Table) -> None:
-    """Refuse options of a new table that say otherwise than a table that is there. Planner.
+    """Refuse options of a new table that differ from an existing table. Planner.
 
-    Where only files would be written in another way, there is a warning, once in a process.
+    Differences that only affect how files are written cause a warning, once in a process.
 
     Raises:
         OptionError: If ``partitionBy``, ``sortBy`` or ``location`` differ, or cannot be read.
     """
     schema = table.schema()
-    wanted = _partitions(parse_partition_spec(options.partition_by, schema), schema)
-    found = _partitions(table.spec(), schema)
+    wanted = _format_partitions(parse_partition_spec(options.partition_by, schema), schema)
+    found = _format_partitions(table.spec(), schema)
     if options.partition_by and wanted != found:
-        raise _differs("partitionBy", options.partition_by, found)
+        raise _to_difference_error("partitionBy", options.partition_by, found)
     wanted, found = (
-        _order(parse_sort_order(options.sort_by, schema), schema),
-        _order(table.sort_order(), schema),
+        _format_order(parse_sort_order(options.sort_by, schema), schema),
+        _format_order(table.sort_order(), schema),
     )
     if options.sort_by and wanted != found:
-        raise _differs("sortBy", options.sort_by, found)
-    if options.location is not None and _place(options.location) != _place(table.location()):
-        raise _differs("location", options.location, table.location())
-    for text in _other_properties(options, table):
+        raise _to_difference_error("sortBy", options.sort_by, found)
+    if options.location is not None and _to_comparable(options.location) != _to_comparable(
+        table.location()
+    ):
+        raise _to_difference_error("location", options.location, table.location())
+    for text in _describe_other_properties(options, table):
         warn_once(_log, text, "%s", text)
 
 
 def warn_of_unused_properties(options: IcebergSinkOptions) -> None:
-    """Say once in a process which properties are kept for other programs only. Planner."""
-    for key, (plain, what) in _UNREAD.items():
+    """Warn once in a process of properties that only other programs use. Planner."""
+    for key, (plain, what) in _UNUSED.items():
         text = options.table_properties.get(key, plain)
         if text != plain:
             said = (
@@ -99,7 +105,7 @@ def warn_of_unused_properties(options: IcebergSinkOptions) -> None:
 
 
 def warn_of_dropped_properties(options: IcebergSinkOptions, table: Table) -> None:
-    """Warn once in a process of the user's properties that a new table did not get. Planner."""
+    """Warn once in a process of properties of options that a new table did not get. Planner."""
     found = {**table.properties, "format-version": str(table.format_version)}
     for key, text in options.table_properties.items():
         if found.get(key) != text:
@@ -110,7 +116,7 @@ def warn_of_dropped_properties(options: IcebergSinkOptions, table: Table) -> Non
             warn_once(_log, said, "%s", said)
 
 
-def _differs(option: str, given: str, found: str) -> OptionError:
+def _to_difference_error(option: str, given: str, found: str) -> OptionError:
     return OptionError(
         f"{FORMAT}: option {option!r} = {given!r} applies to a table that is created, but the "
         f"table exists already and has {found or 'none'}. Nothing was written: remove the "
@@ -118,13 +124,13 @@ def _differs(option: str, given: str, found: str) -> OptionError:
     )
 
 
-def _partitions(spec: PartitionSpec, schema: Schema) -> str:
-    # Version 1 keeps a field that was dropped as one of nothing.
+def _format_partitions(spec: PartitionSpec, schema: Schema) -> str:
+    # Format version 1 keeps a dropped field with the transform void.
     fields = (field for field in spec.fields if str(field.transform) != "void")
     return ", ".join(_format_term(str(one.transform), schema, one.source_id) for one in fields)
 
 
-def _order(order: SortOrder, schema: Schema) -> str:
+def _format_order(order: SortOrder, schema: Schema) -> str:
     return ", ".join(
         f"{_format_term(str(one.transform), schema, one.source_id)} {one.direction.value} "
         f"{one.null_order.value.replace('-', ' ')}"
@@ -140,14 +146,14 @@ def _format_term(transform: str, schema: Schema, source: int) -> str:
     return f"{name}({width}, {column})" if width else f"{name}({column})"
 
 
-def _place(text: str) -> object:
-    if StoreUrl.kind_of(text) is None:  # it is the catalog's to understand
+def _to_comparable(text: str) -> object:
+    if StoreUrl.kind_of(text) is None:  # only the catalog understands it
         return text.rstrip("/")
     url = StoreUrl.parse(text)
-    return url.kind, url.authority, url.path  # whether it is written s3: or s3a:
+    return url.kind, url.authority, url.path  # equal for s3: and s3a:
 
 
-def _other_properties(options: IcebergSinkOptions, table: Table) -> Iterator[str]:
+def _describe_other_properties(options: IcebergSinkOptions, table: Table) -> Iterator[str]:
     found = {**table.properties, "format-version": str(table.format_version)}
     for key, text in options.table_properties.items():
         if found.get(key) != text:
@@ -167,11 +173,11 @@ class _Term(NamedTuple):
 
 
 def parse_partition_spec(text: str, schema: Schema) -> PartitionSpec:
-    """The partitions that an option asks for.
+    """Parse the partitions of an option.
 
     Args:
         text: Transforms of columns, separated by commas; empty for none.
-        schema: Of the table, with the field ids that the spec names.
+        schema: Schema of the table, with field ids for the spec.
 
     Raises:
         OptionError: If it cannot be read, or a transform does not fit its column.
@@ -180,12 +186,12 @@ def parse_partition_spec(text: str, schema: Schema) -> PartitionSpec:
     from pyiceberg.transforms import parse_transform
 
     fields: list[PartitionField] = []
-    for term in _terms("partitionBy", text):
-        field = _source("partitionBy", term, schema)
+    for term in _parse_terms("partitionBy", text):
+        field = _find_column("partitionBy", term, schema)
         short = term.transform.partition("[")[0]
         name = term.column if short == "identity" else f"{term.column}_{_SUFFIX.get(short, short)}"
         if name in {other.name for other in fields}:
-            raise _bad(
+            raise _to_option_error(
                 "partitionBy", term.text, f"two columns or transforms have the name {name!r}"
             )
         number, transform = _FIRST_PARTITION_ID + len(fields), parse_transform(term.transform)
@@ -194,25 +200,27 @@ def parse_partition_spec(text: str, schema: Schema) -> PartitionSpec:
 
 
 def parse_sort_order(text: str, schema: Schema) -> SortOrder:
-    """The sort order that an option asks for: ``ts desc nulls last, bucket(16, id)``.
+    """Parse the sort order of an option: ``ts desc nulls last, bucket(16, id)``.
 
     Raises:
         OptionError: If it cannot be read, or a transform does not fit its column.
     """
     from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
-    fields = [_sort_field(term, schema) for term in _terms("sortBy", text)]
+    fields = [_to_sort_field(term, schema) for term in _parse_terms("sortBy", text)]
     return SortOrder(*fields) if fields else UNSORTED_SORT_ORDER
 
 
-def _sort_field(term: _Term, schema: Schema) -> SortField:
+def _to_sort_field(term: _Term, schema: Schema) -> SortField:
     from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
     from pyiceberg.transforms import parse_transform
 
-    field = _source("sortBy", term, schema)
+    field = _find_column("sortBy", term, schema)
     words = [word for word in term.words if word != "nulls"]
     if any(word not in {"asc", "desc", "first", "last"} for word in words):
-        raise _bad("sortBy", term.text, "write 'column', 'column desc' or 'column desc nulls last'")
+        raise _to_option_error(
+            "sortBy", term.text, "write 'column', 'column desc' or 'column desc nulls last'"
+        )
     descends = "desc" in words
     # As in Spark's SQL: nulls come first, and last where the order descends.
     last = "last" in words or (descends and "first" not in words)
@@ -224,17 +232,19 @@ def _sort_field(term: _Term, schema: Schema) -> SortField:
     )
 
 
-def _terms(option: str, text: str) -> Iterator[_Term]:
+def _parse_terms(option: str, text: str) -> Iterator[_Term]:
     at = 0
     while at < len(text.rstrip()):
         match = _ITEM.match(text, at)
         if match is None or text[match.end() : match.end() + 1] not in {"", ","}:
-            raise _bad(option, text[at:].strip(), "write columns and transforms between commas")
-        yield _term(option, match)
+            raise _to_option_error(
+                option, text[at:].strip(), "write columns and transforms between commas"
+            )
+        yield _parse_term(option, match)
         at = match.end() + 1
 
 
-def _term(option: str, match: re.Match[str]) -> _Term:
+def _parse_term(option: str, match: re.Match[str]) -> _Term:
     called, inside, plain, after = match.groups()
     words = tuple(after.lower().split())
     text = match[0].strip()
@@ -243,19 +253,27 @@ def _term(option: str, match: re.Match[str]) -> _Term:
     name = _NAMES.get(called.lower())
     parts = [part.strip() for part in inside.split(",")]
     if name is None:
-        raise _bad(option, text, f"there is no transform {called!r}; known: {_known()}")
+        raise _to_option_error(
+            option, text, f"there is no transform {called!r}; known: {_list_transforms()}"
+        )
     if name not in {"bucket", "truncate"} and len(parts) == 1:
         return _Term(text, name, parts[0].strip("`"), words)
     width = next((part for part in parts if part.isdigit() and int(part)), None)
     column = next((part for part in parts if not part.isdigit()), None)
     # Two parts: a width and a column, in either order.
     if name not in {"bucket", "truncate"} or len(parts) != 2 or not width or not column:  # noqa: PLR2004
-        raise _bad(option, text, f"write {name}(column) or, with a width, bucket(16, column)")
+        raise _to_option_error(
+            option, text, f"write {name}(column) or, with a width, bucket(16, column)"
+        )
     return _Term(text, f"{name}[{int(width)}]", column.strip("`"), words)
 
 
-def _source(option: str, term: _Term, schema: Schema) -> NestedField:
-    """The column of a term."""
+def _find_column(option: str, term: _Term, schema: Schema) -> NestedField:
+    """Find the column of a term.
+
+    Raises:
+        OptionError: If there is no such column, or the transform does not fit its type.
+    """
     from pyiceberg.transforms import parse_transform
 
     try:
@@ -263,15 +281,15 @@ def _source(option: str, term: _Term, schema: Schema) -> NestedField:
     except ValueError:
         known = ", ".join(field.name for field in schema.fields)
         reason = f"there is no column {term.column!r}; known: {known}"
-        raise _bad(option, term.text, reason) from None
+        raise _to_option_error(option, term.text, reason) from None
     if not parse_transform(term.transform).can_transform(field.field_type):
-        raise _bad(option, term.text, f"column {term.column!r} is {field.field_type}")
+        raise _to_option_error(option, term.text, f"column {term.column!r} is {field.field_type}")
     return field
 
 
-def _known() -> str:
+def _list_transforms() -> str:
     return "years, months, days, hours, bucket, truncate, identity, void"
 
 
-def _bad(option: str, text: str, reason: str) -> OptionError:
+def _to_option_error(option: str, text: str, reason: str) -> OptionError:
     return OptionError(f"{FORMAT}: option {option!r} has {text!r}: {reason}")

@@ -1,7 +1,7 @@
-"""Whether the rows' columns fit those of a table; by name, in any order.
+"""The columns of rows and of a table, compared by name in any order.
 
-PyIceberg's own check lets through what loses values later: another scale of a decimal, binary as
-a string. So the rules stand here, as the spec has them ("Schema Evolution", type promotion).
+PyIceberg's own check accepts types that lose values later: another scale of a decimal, binary as a
+string. So this module has the rules of the spec ("Schema Evolution", type promotion).
 """
 
 from __future__ import annotations
@@ -25,92 +25,94 @@ __all__ = ["Evolution", "SchemaUpdate", "check_columns", "to_arrow_columns", "to
 
 
 def to_iceberg_columns(rows: pa.Schema) -> pa.Schema:
-    """The rows' columns with the types that Iceberg has: what a new table gets.
+    """Convert the columns of rows to the types of Iceberg, for a new table.
 
-    All are optional, as in the tables that Spark makes (``CREATE TABLE AS SELECT``): that the rows
-    of one query have no nulls says nothing about later ones.
+    All are optional, as in tables that Spark creates (``CREATE TABLE AS SELECT``): rows of later
+    queries may have nulls.
 
     Raises:
-        SchemaError: If a column has a type that Iceberg cannot hold.
+        SchemaError: If a column has a type that Iceberg does not support.
     """
-    return pa.schema([_iceberg_field(field, field.name) for field in rows])
+    return pa.schema([_to_iceberg_field(field, field.name) for field in rows])
 
 
-def _iceberg_field(field: pa.Field, path: str) -> pa.Field:
-    return pa.field(field.name, _iceberg_type(field.type, path))
+def _to_iceberg_field(field: pa.Field, path: str) -> pa.Field:
+    return pa.field(field.name, _to_iceberg_type(field.type, path))
 
 
-def _iceberg_type(kind: pa.DataType, path: str) -> pa.DataType:
+def _to_iceberg_type(kind: pa.DataType, path: str) -> pa.DataType:
     if pa.types.is_struct(kind):
         foreign = stands_for(kind)
         if foreign is not None:
-            raise _cannot_hold(path, f"a {foreign}", STAND_INS[foreign])
+            raise _to_type_error(path, f"a {foreign}", STAND_INS[foreign])
         fields = children(kind)
-        return pa.struct([_iceberg_field(field, f"{path}.{field.name}") for field in fields])
+        return pa.struct([_to_iceberg_field(field, f"{path}.{field.name}") for field in fields])
     if pa.types.is_list(kind):
-        return pa.list_(_iceberg_field(kind.value_field, f"{path}.element"))
+        return pa.list_(_to_iceberg_field(kind.value_field, f"{path}.element"))
     if pa.types.is_map(kind):
-        value = _iceberg_field(kind.item_field, f"{path}.value")
-        return pa.map_(_iceberg_type(kind.key_type, f"{path}.key"), value)
+        value = _to_iceberg_field(kind.item_field, f"{path}.value")
+        return pa.map_(_to_iceberg_type(kind.key_type, f"{path}.key"), value)
     if pa.types.is_int8(kind) or pa.types.is_int16(kind):
         return pa.int32()
     if pa.types.is_time(kind):
         return pa.time64("us")
     if pa.types.is_duration(kind):
-        raise _cannot_hold(path, "an interval", "cast it to a number or a string")
+        raise _to_type_error(path, "an interval", "cast it to a number or a string")
     if pa.types.is_null(kind):
-        raise _cannot_hold(path, "without a type (void)", "cast it to the intended type")
+        raise _to_type_error(path, "without a type (void)", "cast it to the intended type")
     return kind
 
 
-def _cannot_hold(path: str, what: str, advice: str) -> SchemaError:
+def _to_type_error(path: str, what: str, advice: str) -> SchemaError:
     return SchemaError(
         f"{FORMAT}: column {path!r} is {what}, which Iceberg does not support: {advice}"
     )
 
 
 def to_arrow_columns(schema: Schema) -> pa.Schema:
-    """A table's columns as Arrow, in the table's order, with the ids of their fields."""
+    """Convert a table's columns to Arrow, in the table's order, with field ids."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     columns = schema_to_pyarrow(schema, include_field_ids=True)
-    return pa.schema([field.with_type(_small(field.type)) for field in columns])
+    return pa.schema([field.with_type(_with_small_offsets(field.type)) for field in columns])
 
 
-def _small(kind: pa.DataType) -> pa.DataType:
-    """Spark's strings and lists have small offsets, and so have those that are written."""
+def _with_small_offsets(kind: pa.DataType) -> pa.DataType:
+    """Return a type with small offsets, as Spark has them, for strings and lists."""
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):
         return pa.binary()
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_small(field.type)) for field in children(kind)])
+        return pa.struct(
+            [field.with_type(_with_small_offsets(field.type)) for field in children(kind)]
+        )
     if pa.types.is_large_list(kind) or pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_small(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_with_small_offsets(kind.value_type)))
     if pa.types.is_map(kind):
         key, value = kind.key_field, kind.item_field
         return pa.map_(
-            key.with_type(_small(key.type)),
-            value.with_type(_small(value.type)),
+            key.with_type(_with_small_offsets(key.type)),
+            value.with_type(_with_small_offsets(value.type)),
         )
     return kind
 
 
 Evolution: TypeAlias = Literal["none", "add", "widen"]
-"""How far a table's columns may be changed for the rows; `widen` adds columns too."""
+"""The allowed changes of a table's columns; `widen` adds columns too."""
 
 _Fields: TypeAlias = list[pa.Field]
 
 
 class _Pair(NamedTuple):
-    """A column of the rows, and that of the table, or None where one of them lacks it.
+    """A column of the rows and the table's column of this name; None where it is missing.
 
     Attributes:
         path: Names from the top down.
-        row: Of the rows.
-        table: Of the table.
-        twin: A column of the table, in the place of the one that it lacks, whose name differs by
-            case alone: Spark's SQL could tell neither from the other.
+        row: The column of the rows.
+        table: The column of the table.
+        twin: If the table lacks the column, one whose name differs only by case: Spark's SQL could
+            not distinguish them.
     """
 
     path: tuple[str, ...]
@@ -120,12 +122,12 @@ class _Pair(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The path, for messages."""
+        """The path as text, for messages."""
         return ".".join(self.path)
 
 
 class SchemaUpdate(NamedTuple):
-    """A column that a table has to get, or a type that one of its columns has to get.
+    """A column that a table needs, or a type that one of its columns needs.
 
     Attributes:
         path: Names from the top down; ``element``, ``key`` and ``value`` inside of lists and maps.
@@ -141,58 +143,58 @@ class SchemaUpdate(NamedTuple):
 def check_columns(
     rows: pa.Schema, table: pa.Schema, name: str, evolution: Evolution = "none"
 ) -> list[SchemaUpdate]:
-    """Refuse rows that the table cannot take.
+    """Refuse rows that do not fit the table.
 
     Args:
-        rows: Columns of the rows, as Spark hands them over.
-        table: The table's, from `to_arrow_columns`.
+        rows: Columns of the rows, as Spark has them.
+        table: Columns of the table, from `to_arrow_columns`.
         name: The table's name, for messages.
-        evolution: How far the table may be changed for them.
+        evolution: The changes of the table that are allowed.
 
     Returns:
-        What has to be changed first; nothing without `evolution`.
+        The changes that the table needs first; none without `evolution`.
 
     Raises:
         SchemaError: If the table has no such column, lacks one that it requires, or has it with
             another type that does not hold all values.
     """
-    pairs = list(_pairs((), list(to_iceberg_columns(rows)), list(table)))
-    updates = [update for pair in pairs if (update := _update(pair, evolution))]
+    pairs = list(_iter_pairs((), list(to_iceberg_columns(rows)), list(table)))
+    updates = [update for pair in pairs if (update := _find_update(pair, evolution))]
     paths = {update.path for update in updates}
-    wrong = (_problem(pair, table) for pair in pairs if pair.path not in paths)
+    wrong = (_describe_problem(pair, table) for pair in pairs if pair.path not in paths)
     problems = [problem for problem in wrong if problem]
     if problems:
         raise SchemaError(f"{FORMAT}: rows do not fit table {name}: {'; '.join(problems)}")
     return updates
 
 
-def _update(pair: _Pair, evolution: Evolution) -> SchemaUpdate | None:
+def _find_update(pair: _Pair, evolution: Evolution) -> SchemaUpdate | None:
     if pair.row is None or evolution == "none":
         return None
     if pair.table is None:
         return None if pair.twin else SchemaUpdate(pair.path, pair.row.type, is_new=True)
-    fits = _holds(pair.table.type, pair.row.type)
-    if evolution == "widen" and not fits and _holds(pair.row.type, pair.table.type):
+    fits = _represents(pair.table.type, pair.row.type)
+    if evolution == "widen" and not fits and _represents(pair.row.type, pair.table.type):
         return SchemaUpdate(pair.path, pair.row.type, is_new=False)
     return None
 
 
-def _pairs(above: tuple[str, ...], rows: _Fields, table: _Fields) -> Iterator[_Pair]:
+def _iter_pairs(above: tuple[str, ...], rows: _Fields, table: _Fields) -> Iterator[_Pair]:
     ours = {field.name: field for field in rows}
     theirs = {field.name: field for field in table}
     twins = {name.casefold(): name for name in theirs}
     for name in dict.fromkeys([*ours, *theirs]):
         twin = None if name in theirs else twins.get(name.casefold())
         pair = _Pair((*above, name), ours.get(name), theirs.get(name), twin)
-        inner = _inner(pair)
+        inner = _get_inner_columns(pair)
         if inner is None:
             yield pair
         else:
-            yield from _pairs(pair.path, *inner)
+            yield from _iter_pairs(pair.path, *inner)
 
 
-def _inner(pair: _Pair) -> tuple[_Fields, _Fields] | None:
-    """The columns inside of two columns of one kind."""
+def _get_inner_columns(pair: _Pair) -> tuple[_Fields, _Fields] | None:
+    """Return the columns inside two columns of one kind."""
     if pair.row is None or pair.table is None:
         return None
     row, table = pair.row.type, pair.table.type
@@ -212,7 +214,7 @@ def _parts(**parts: tuple[pa.Field, pa.Field]) -> tuple[_Fields, _Fields]:
     return ours, [table.with_name(name) for name, (_, table) in parts.items()]
 
 
-def _problem(pair: _Pair, table: pa.Schema) -> str | None:
+def _describe_problem(pair: _Pair, table: pa.Schema) -> str | None:
     if pair.table is None and pair.twin:
         return f"column {pair.name!r} is {pair.twin!r} in the table: rename it in the rows"
     if pair.table is None:
@@ -221,15 +223,15 @@ def _problem(pair: _Pair, table: pa.Schema) -> str | None:
     if pair.row is None:
         return f"required column {pair.name!r} is missing" if not pair.table.nullable else None
     row, table_type = pair.row.type, pair.table.type
-    if _holds(table_type, row):
+    if _represents(table_type, row):
         return None
-    widens = _holds(row, table_type)
+    widens = _represents(row, table_type)
     hint = "cast it, or set 'schemaEvolution' = widen" if widens else "cast it"
     return f"column {pair.name!r} is {row}, but {table_type} in the table: {hint}"
 
 
-def _holds(wide: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether a type of Iceberg holds every value of a type of Spark."""
+def _represents(wide: pa.DataType, kind: pa.DataType) -> bool:
+    """Return True if a type of Iceberg represents every value of a type of Spark."""
     if wide == kind or (pa.types.is_time(wide) and pa.types.is_time(kind)):
         return True
     if pa.types.is_signed_integer(kind) and pa.types.is_signed_integer(wide):
@@ -239,5 +241,5 @@ def _holds(wide: pa.DataType, kind: pa.DataType) -> bool:
     if is_uuid(wide):  # Spark has no such type; each value is checked when it is converted
         return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
     if pa.types.is_fixed_size_binary(wide):
-        return bool(pa.types.is_binary(kind))  # each value's length is looked at when it is cast
+        return bool(pa.types.is_binary(kind))  # the length of each value is checked by the cast
     return bool(pa.types.is_float32(kind) and pa.types.is_float64(wide))

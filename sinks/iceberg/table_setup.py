@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["CachedTable", "check_table", "find_table", "prepare_table"]
 
 _NEWEST_VERSION = 2
-_MOST_RACES = 10
+_MAX_RACES = 10
 
 _CANNOT_COMMIT = {
     "DynamoDbCatalog": "PyIceberg cannot commit to DynamoDB",
@@ -98,17 +98,16 @@ class CachedTable:
 def prepare_table(
     options: IcebergSinkOptions, rows: pa.Schema, accept: Callable[[Table], object] | None = None
 ) -> Table:
-    """The table as it is now, able to take rows; made if it is missing. Planner.
+    """Load the table, adapted to the rows; create it if it is missing. Planner.
 
     Args:
-        options: Of the sink.
+        options: Options of the sink.
         rows: Columns of the rows.
-        accept: Called with the table before anything of it is compared or changed; what it raises
-            is passed on.
+        accept: Called with the table before it is compared or changed; its errors are raised.
 
     Raises:
-        OptionError: If there is none and none is to be made, or this sink cannot write it; or if
-            the query's catalog in SQLite is away.
+        OptionError: If the table is missing and must not be created, or this sink cannot write it;
+            or if the query's SQLite catalog is missing.
         SchemaError: If the rows do not fit its columns.
         CatalogFailedError: If the catalog cannot be reached.
     """
@@ -117,27 +116,27 @@ def prepare_table(
     check_locks(options)
     checkpoint = SparkCheckpoint.of(options)
     check_present(options, checkpoint)
-    catalog = _opened_catalog(options, create=options.create_table == "ifMissing")
-    table = _opened_or_made(options, catalog, rows)
+    catalog = _open_catalog(options, create=options.create_table == "ifMissing")
+    table = _open_or_create(options, catalog, rows)
     check_own_warehouse(table, options)
     _check_version(table, options)
     _check_location(table)
     if accept is not None:
         accept(table)
-    fitting = _fitting(options, table, rows)
+    fitting = _adapt_columns(options, table, rows)
     record_catalog(options, checkpoint)
     return fitting
 
 
 def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table | None:
-    """Refuse what `prepare_table` would refuse; makes and changes nothing. Planner.
+    """Load the table and refuse it as `prepare_table` would, without a change. Planner.
 
     Args:
-        options: Of the sink.
+        options: Options of the sink.
         rows: Columns of the rows.
 
     Returns:
-        None if it is to be made.
+        None if the table is missing and will be created.
 
     Raises:
         OptionError, SchemaError, CatalogFailedError: As `prepare_table`.
@@ -160,14 +159,14 @@ def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table | None:
 
 
 def find_table(options: IcebergSinkOptions) -> Table | None:
-    """The table as it is now; makes and changes nothing. Driver, and who looks from outside.
+    """Load the table without a change. Driver, and programs that inspect it.
 
     Returns:
-        None if it is to be made.
+        None if the table is missing and will be created.
 
     Raises:
-        OptionError: If it is to be there and is not, or as `open_catalog`.
-        CatalogFailedError: If the catalog cannot be reached, or the table's metadata not be read.
+        OptionError: If the table is missing and must not be created, or as `open_catalog`.
+        CatalogFailedError: If the catalog cannot be reached, or the metadata cannot be read.
     """
     if options.create_table == "never":
         return open_table(options)
@@ -176,7 +175,7 @@ def find_table(options: IcebergSinkOptions) -> Table | None:
         return None
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-    catalog = _opened_catalog(options, create=False)
+    catalog = _open_catalog(options, create=False)
     with explain_catalog_errors(options, f"load table {options.table_name}"):
         try:
             return load_table(catalog, options)
@@ -184,7 +183,7 @@ def find_table(options: IcebergSinkOptions) -> Table | None:
             return None
 
 
-def _opened_catalog(options: IcebergSinkOptions, *, create: bool) -> Catalog:
+def _open_catalog(options: IcebergSinkOptions, *, create: bool) -> Catalog:
     catalog = open_catalog(options, create=create)
     kind = type(catalog).__name__
     if kind in _CANNOT_COMMIT:
@@ -200,9 +199,9 @@ def _check_new_version(options: IcebergSinkOptions) -> None:
         )
 
 
-def _fitting(options: IcebergSinkOptions, table: Table, rows: pa.Schema) -> Table:
-    """The table, once its columns can take the rows."""
-    for _ in range(_MOST_RACES):
+def _adapt_columns(options: IcebergSinkOptions, table: Table, rows: pa.Schema) -> Table:
+    """Add or widen columns until the rows fit the table."""
+    for _ in range(_MAX_RACES):
         columns = to_arrow_columns(table.schema())
         updates = check_columns(rows, columns, options.table_name, options.schema_evolution)
         if not updates:
@@ -216,20 +215,22 @@ def _fitting(options: IcebergSinkOptions, table: Table, rows: pa.Schema) -> Tabl
 
 
 def _update_schema(table: Table, updates: Sequence[SchemaUpdate]) -> None:
-    """Add and widen columns; if somebody else changes them meanwhile, only look again."""
+    """Add and widen columns; if another writer changes them meanwhile, only load the table."""
     from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
     try:
         with table.update_schema() as update:
             for path, kind, is_new in updates:
                 change = update.add_column if is_new else update.update_column
-                # PyIceberg converts schemas alone: the type goes as a column of one.
-                change(path, _converted(pa.schema([pa.field("x", kind)])).fields[0].field_type)
+                # PyIceberg only converts whole schemas, so the type is wrapped in one.
+                change(
+                    path, _to_iceberg_schema(pa.schema([pa.field("x", kind)])).fields[0].field_type
+                )
     except (CommitFailedException, CommitStateUnknownException):
         table.refresh()
 
 
-def _opened_or_made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
+def _open_or_create(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
     if options.create_table == "never":
         found = open_table(options)
         check_existing_table_matches(options, found)
@@ -241,15 +242,15 @@ def _opened_or_made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Sche
             found = catalog.load_table(options.identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             try:
-                return _made(options, catalog, rows)
+                return _create_with_defaults(options, catalog, rows)
             except TableAlreadyExistsError:  # another query was faster
                 found = catalog.load_table(options.identifier)
         check_existing_table_matches(options, found)
         return found
 
 
-def _made(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
-    _make_namespace(catalog, options.identifier[:-1])
+def _create_with_defaults(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
+    _create_namespace(catalog, options.identifier[:-1])
     defaults = make_default_properties(options)
     try:
         return _create(options, catalog, rows, defaults)
@@ -278,22 +279,24 @@ def _create(
     return table
 
 
-def _make_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
+def _create_namespace(catalog: Catalog, namespace: tuple[str, ...]) -> None:
     try:
         catalog.create_namespace_if_not_exists(namespace)
-    except Exception:  # PyIceberg's SQL catalog shows the database's error if another was faster
+    except (
+        Exception
+    ):  # PyIceberg's SQL catalog raises the database's error if another query was faster
         if not catalog.namespace_exists(namespace):
             raise
 
 
 def _new_schema(rows: pa.Schema) -> Schema:
-    """The schema of a new table, with ids of its fields: the catalog may give them others."""
+    """Return the schema of a new table with field ids; the catalog may assign other ids."""
     from pyiceberg.schema import assign_fresh_schema_ids
 
-    return assign_fresh_schema_ids(_converted(to_iceberg_columns(rows)))
+    return assign_fresh_schema_ids(_to_iceberg_schema(to_iceberg_columns(rows)))
 
 
-def _converted(columns: pa.Schema) -> Schema:
+def _to_iceberg_schema(columns: pa.Schema) -> Schema:
     from krishiv_spark.iceberg._pyiceberg import to_schema_without_ids
 
     return to_schema_without_ids(columns)
@@ -308,7 +311,13 @@ def _check_version(table: Table, options: IcebergSinkOptions) -> None:
 
 
 def _check_location(table: Table) -> None:
-    """PyIceberg reads places with a scheme as URLs, so that all files after a ``#`` are one."""
+    """Refuse a location with ``?`` or ``#``.
+
+    PyIceberg reads paths with a scheme as URLs, so that all paths with a ``#`` would be one file.
+
+    Raises:
+        OptionError: If the location has such a character.
+    """
     place = table.location()
     if "://" in place and set("?#") & set(place):
         raise OptionError(

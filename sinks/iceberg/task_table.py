@@ -1,4 +1,7 @@
-"""What a task has to know of the table: small, without a catalog, without its secrets."""
+"""The specification of a table for tasks, and their reports of staged files.
+
+The specification is small: it contains no catalog, no secrets and no snapshots.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +40,16 @@ _CODEC, _LEVEL = "write.parquet.compression-codec", "write.parquet.compression-l
 _LEVELS = re.compile(r"-?[0-9]{1,3}")
 _NOT_COMPRESSED = frozenset({"none", "uncompressed"})
 
-_LEAST = {
+_MINIMUMS = {
     "write.parquet.row-group-limit": 1_000,
     "write.parquet.page-row-limit": 100,
     "write.parquet.page-size-bytes": 1_024,
     "write.parquet.dict-size-bytes": 0,
 }
-"""Numbers for PyArrow's writer, with the least that counts. It crashes at a page of -1 rows, and
-writes a thousand rows a second where each is a row group of its own."""
+"""Numbers for PyArrow's writer, with their minimum: it crashes at a page of -1 rows, and writes a
+thousand rows per second if each is a separate row group."""
 
-_MOST = 2**31 - 1
+_MAXIMUM = 2**31 - 1
 _METRICS = "write.metadata.metrics."
 _TARGET_FILE_SIZE = "write.target-file-size-bytes"
 
@@ -56,13 +59,13 @@ _DEFAULT_FILE_SIZE = 512 * 2**20
 
 @dataclass(frozen=True)
 class TaskTableSpec:
-    """The table as the planner has seen it; it travels to the tasks.
+    """The table as the planner has loaded it, sent to the tasks.
 
     Attributes:
         metadata: Schema, partition spec, sort order and properties; no snapshots.
-        io: Reaches the object store.
-        locations: Names of new files.
-        file_size: About how many bytes a file may grow to.
+        io: Accesses the object store.
+        locations: Provides paths of new files.
+        file_size: Approximate maximum size of a file, in bytes.
     """
 
     metadata: TableMetadata
@@ -73,19 +76,19 @@ class TaskTableSpec:
 
 @dataclass(frozen=True)
 class StagedDataFiles:
-    """What one task staged.
+    """The files that one task has staged.
 
     Attributes:
         table: UUID of the table.
         spec_id: Partition spec that the files were written for.
-        after: Sequence number of the newest snapshot that the planner saw: only later ones can name
-            these files. 0 if there was none, or the table's version has no such numbers.
+        after: Sequence number of the planner's newest snapshot: only later ones can name these
+            files. 0 if there was none, or the table's format version has no such numbers.
         files: Data files, durable and in no manifest.
-        changes: Places of files with changes, see `changesets`.
-        schema_id: Schema that files and changes have the columns of. None of data files that come
-            from an intent: they were compared with the table before it was logged.
-        at_s: Time when the task staged them, by its machine's clock, in seconds since 1970. 0 of
-            those that come from an intent.
+        changes: Paths of staged changes, see `stage_changes`.
+        schema_id: Id of the schema of files and changes. None for data files from an intent: they
+            were compared with the table before it was logged.
+        at_s: Time of staging in epoch seconds, by the clock of the task's machine. 0 for files
+            from an intent.
     """
 
     table: str
@@ -98,12 +101,12 @@ class StagedDataFiles:
 
     @property
     def paths(self) -> list[str]:
-        """Where all of it is."""
+        """The paths of all files."""
         return [*(file.file_path for file in self.files), *self.changes]
 
 
 def to_staged(target: TaskTableSpec, *files: DataFile) -> StagedDataFiles:
-    """What a task has staged, for the table as the planner has seen it."""
+    """Return the report of a task that has staged these files now."""
     metadata = target.metadata
     after = int(getattr(metadata, "last_sequence_number", 0))
     return StagedDataFiles(
@@ -117,10 +120,10 @@ def to_staged(target: TaskTableSpec, *files: DataFile) -> StagedDataFiles:
 
 
 def file_name_prefix(target: TaskTableSpec, task: Task) -> str:
-    """What the names of an attempt's files begin with; no other attempt's do. See `naming`.
+    """Return a prefix for the file names of an attempt, which no other attempt uses.
 
-    Nothing else than letters, digits, ``_`` and ``-``: PyIceberg cuts places with a scheme at
-    ``#`` and ``?``, and two files would be one.
+    It has only letters, digits, ``_`` and ``-``: PyIceberg cuts paths with a scheme at ``#`` and
+    ``?``, so that two files would be one.
     """
     query = query_in_file_name(task.query)
     attempt = f"{task.partition:05d}-{task.attempt}-{query}-{task.epoch}-{task.nonce}"
@@ -128,42 +131,42 @@ def file_name_prefix(target: TaskTableSpec, task: Task) -> str:
 
 
 def query_in_file_name(query: str) -> str:
-    """Return the part of a query's id that the names of its files have."""
+    """Return the part of a query's id that is in the names of its files."""
     return re.sub(r"[^\w-]", "_", query[-12:], flags=re.ASCII)
 
 
 def task_table_spec(table: Table, file_size: int | None) -> TaskTableSpec:
-    """Return what tasks need of a table. Planner.
+    """Return the specification of a table for tasks. Planner.
 
     Args:
-        table: As a guarded catalog has loaded it.
-        file_size: About how many bytes a file may grow to; None for the table's own limit.
+        table: The table as a guarded catalog has loaded it.
+        file_size: Approximate maximum size of a file, in bytes; None for the table's own limit.
 
     Raises:
-        OptionError: If a property of the table is no number, or names a folder outside.
-        SchemaError: If the table is partitioned or sorted by what it does not have.
+        OptionError: If a property of the table is not a number, or names a folder outside.
+        SchemaError: If the table is partitioned or sorted by a column that it does not have.
     """
     from krishiv_spark.iceberg.file_io import get_access
 
     size = table.metadata.properties.get(_TARGET_FILE_SIZE, str(_DEFAULT_FILE_SIZE))
     own_size = parse_count(size)
-    if file_size is None and not own_size:  # with 0, a task would write empty files for ever
+    if file_size is None and not own_size:  # with 0, a task would write empty files endlessly
         raise OptionError(
             f"{FORMAT}: table property {_TARGET_FILE_SIZE!r} is {size[:100]!r}: it must be a "
             "number greater than 0. Correct it, or give 'targetFileSize'"
         )
-    metadata = _stripped(table.metadata)
+    metadata = _strip_history(table.metadata)
     _check_columns(metadata)
     locations = get_access(table).location_provider(metadata)
     return TaskTableSpec(metadata, create_worker_io(table), locations, file_size or own_size or 0)
 
 
 def _check_columns(metadata: TableMetadata) -> None:
-    """Refuse what the table says of columns that no task could do, before one has written rows.
+    """Refuse properties, partitions and orders of columns that tasks could not apply.
 
     Raises:
-        OptionError: If a mode of metrics is not known.
-        SchemaError: If there are any.
+        OptionError: If a mode of metrics is unknown.
+        SchemaError: If a column of the partitions or the order is missing or has another type.
     """
     from pyiceberg.exceptions import ValidationError
     from pyiceberg.io.pyarrow import compute_statistics_plan
@@ -183,8 +186,8 @@ def _check_columns(metadata: TableMetadata) -> None:
         ) from error
 
 
-def _stripped(metadata: TableMetadata) -> TableMetadata:
-    """The metadata without what grows with the table's history: 325 kB become less than 2."""
+def _strip_history(metadata: TableMetadata) -> TableMetadata:
+    """Return the metadata without the table's history: 325 kB become less than 2."""
     return metadata.model_copy(
         update={
             "current_snapshot_id": None,
@@ -197,30 +200,30 @@ def _stripped(metadata: TableMetadata) -> TableMetadata:
             "schemas": [metadata.schema()],
             "partition_specs": [metadata.spec()],
             "sort_orders": [metadata.sort_order()],
-            "properties": _writer_properties(metadata.properties),
+            "properties": _get_writer_properties(metadata.properties),
         }
     )
 
 
-def _writer_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties that tasks need, with numbers that PyArrow's writer can use.
+def _get_writer_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties for tasks, with numbers that PyArrow's writer can use.
 
     Raises:
-        OptionError: If a number is none, or a codec is not known.
+        OptionError: If a number is invalid, or a codec is unknown.
     """
-    # Marks and offsets of queries are read by no task.
+    # No task reads the epochs and offsets of queries.
     found = {key: text for key, text in properties.items() if not key.startswith("krishiv.")}
-    for key, least in _LEAST.items():
+    for key, least in _MINIMUMS.items():
         if (text := found.get(key)) is not None:
             number = parse_count(text)
             if number is None or number < min(least, 1):
-                raise _bad_property(key, text, "a number greater than 0")
-            found[key] = str(min(max(number, least), _MOST))
+                raise _to_property_error(key, text, "a number greater than 0")
+            found[key] = str(min(max(number, least), _MAXIMUM))
     level, codec = found.get(_LEVEL, "0"), found.get(_CODEC, "none")
     if not _LEVELS.fullmatch(level):
-        raise _bad_property(_LEVEL, level, "a number")
+        raise _to_property_error(_LEVEL, level, "a number")
     if codec.lower() not in _NOT_COMPRESSED and not _has_codec(codec):
-        raise _bad_property(_CODEC, codec, "a codec that PyArrow has, such as 'zstd'")
+        raise _to_property_error(_CODEC, codec, "a codec that PyArrow has, such as 'zstd'")
     return found
 
 
@@ -231,5 +234,5 @@ def _has_codec(name: str) -> bool:
         return False
 
 
-def _bad_property(key: str, text: str, wanted: str) -> OptionError:
+def _to_property_error(key: str, text: str, wanted: str) -> OptionError:
     return OptionError(f"{FORMAT}: table property {key!r} is {text[:100]!r}: it must be {wanted}")

@@ -1,12 +1,10 @@
-"""Rows that change others: checked and written aside by tasks. Executor.
+"""The changes of an epoch of upserts: staged by tasks, and reduced to the last one per key.
 
-A change is a row of the table and whether it deletes: by the column `opColumn`, as Krishiv and
-Debezium write it. What is staged is no data file: the driver turns it into some (`upserts`).
-
-All changes of an epoch, the last one for each key. Driver.
-
-Only keys are held in memory, and what orders them: the rows themselves are read when they are
-written, batch by batch, however many gigabytes they are.
+A change is a row of the table with a flag for deletes, which comes from the column `opColumn` in
+the notation of Krishiv and Debezium. Tasks stage changes in files that are not data files of the
+table. The driver writes data files of them (`CopyOnWrite`). It keeps only the keys of an epoch and
+the values of `orderColumn` in memory. The rows are read when they are written, batch by batch,
+since they may have many gigabytes.
 """
 
 from __future__ import annotations
@@ -54,20 +52,20 @@ _UPSERT_OPS = pa.array(
 )
 
 DELETES = "_krishiv_delete"
-"""Name of the column that says of each change that is written aside whether it deletes."""
+"""Name of the column of staged changes that marks deletes."""
 
-_LONGEST = 60
-_MOST_SHOWN = 5
+_MAX_TEXT = 60
+_MAX_COLUMNS = 5
 _RANK = "_krishiv_rank"
 
 
 @dataclass(frozen=True)
 class UpsertSpec:
-    """How rows change a table.
+    """The columns that determine how rows change a table.
 
     Attributes:
-        keys: Columns that say which row.
-        op: Column that says what happens to it; None if every row is an upsert.
+        keys: Columns that identify a row.
+        op: Column of operations; None if every row is an upsert.
         order: Column whose highest value wins within an epoch; None for the last row.
     """
 
@@ -77,22 +75,22 @@ class UpsertSpec:
 
     @classmethod
     def of(cls, options: IcebergSinkOptions) -> UpsertSpec:
-        """What the options say; whether rows have these columns, `check` looks.
+        """Return the columns of the options, which `check` compares with rows.
 
         Raises:
-            OptionError: If they name no keys.
+            OptionError: If the options name no keys.
         """
         if not options.key_columns:
             raise OptionError(f"{FORMAT}: 'mode' = 'upsert' needs the option 'keyColumns'")
         return cls(options.key_columns, options.op_column, options.order_column)
 
     def check(self, rows: pa.Schema) -> None:
-        """Refuse rows that lack a column, or whose keys cannot be keys.
+        """Refuse rows that lack a column, or have a key column of a type without equality.
 
         Raises:
-            OptionError: If they do.
+            OptionError: If a column is missing, or its type cannot be a key.
         """
-        for option, name in self._named():
+        for option, name in self._iter_columns():
             if name not in rows.names:
                 known = ", ".join(rows.names)
                 raise OptionError(
@@ -104,7 +102,7 @@ class UpsertSpec:
             if pa.types.is_nested(kind) or pa.types.is_floating(kind):
                 raise OptionError(f"{FORMAT}: 'keyColumns' names {name!r}: {kind} cannot be a key")
 
-    def _named(self) -> Iterator[tuple[str, str]]:
+    def _iter_columns(self) -> Iterator[tuple[str, str]]:
         yield from (("keyColumns", name) for name in self.keys)
         if self.op is not None:
             yield "opColumn", self.op
@@ -112,68 +110,68 @@ class UpsertSpec:
             yield "orderColumn", self.order
 
     def without_op(self, rows: pa.Schema) -> pa.Schema:
-        """The columns that the table has."""
+        """Return the columns for the table."""
         return pa.schema([field for field in rows if field.name != self.op])
 
     def find_deletes(self, batch: pa.RecordBatch) -> pa.Array:
-        """Whether each row deletes.
+        """Return a flag for each row: whether it deletes.
 
         Raises:
-            SchemaError: If an operation is not known, or a key is null.
+            SchemaError: If an operation is unknown, or a key is null.
         """
         for name in self.keys:
             if batch.column(name).null_count:
-                raise SchemaError(_without_key(batch, name))
+                raise SchemaError(_describe_null_key(batch, name))
         if self.op is None:
             return pa.repeat(pa.scalar(value=False), batch.num_rows)
-        # ASCII's lower case alone: other letters, as U+0130, would become ASCII's too.
+        # Lower case of ASCII only: other letters, such as U+0130, would become ASCII letters too.
         ops = pc.ascii_lower(batch.column(self.op).cast(pa.string()))
         deletes = pc.is_in(ops, _DELETE_OPS)
         strange = pc.invert(pc.or_(deletes, pc.is_in(ops, _UPSERT_OPS)))
         if pc.any(strange).as_py():
-            raise SchemaError(_unknown_op(batch.filter(strange), self.op, self.keys))
+            raise SchemaError(_describe_unknown_op(batch.filter(strange), self.op, self.keys))
         return deletes
 
 
-def _without_key(batch: pa.RecordBatch, name: str) -> str:
+def _describe_null_key(batch: pa.RecordBatch, name: str) -> str:
     rows = batch.filter(pc.is_null(batch.column(name)))
     others = [other for other in batch.schema.names if other != name]
     return (
         f"{FORMAT}: key column {name!r} has nulls, in {rows.num_rows} of {batch.num_rows} rows; "
-        f"the first is the row with {_shown(rows, others)}. A row without its key cannot "
+        f"the first is the row with {_format_row(rows, others)}. A row without its key cannot "
         f'replace another row: filter such rows, as with where("{name} is not null"). The query '
         "repeats this batch until then; it may continue with its checkpoint"
     )
 
 
-def _unknown_op(rows: pa.RecordBatch, op: str, keys: Sequence[str]) -> str:
+def _describe_unknown_op(rows: pa.RecordBatch, op: str, keys: Sequence[str]) -> str:
     found = ", ".join(repr(one) for one in pc.unique(rows.column(op)).to_pylist()[:5])
     return (
         f"{FORMAT}: column {op!r} has {found}, in {rows.num_rows} rows; the first is the row "
-        f"with {_shown(rows, keys)}. Deletes are d, delete and -; upserts are c, i, r, u, +, "
+        f"with {_format_row(rows, keys)}. Deletes are d, delete and -; upserts are c, i, r, u, +, "
         "create, insert, read, update, upsert and null. Filter other values (Debezium's t and "
         "m change no row), as with where, and write only the rest. The query repeats this "
         "batch until then; it may continue with its checkpoint"
     )
 
 
-def _shown(rows: pa.RecordBatch, names: Sequence[str]) -> str:
-    """Some columns of the first row, by which it is found."""
-    texts = (f"{name} = {str(rows.column(name)[0])[:_LONGEST]!r}" for name in names[:_MOST_SHOWN])
+def _format_row(rows: pa.RecordBatch, names: Sequence[str]) -> str:
+    """Format some columns of the first row, so that users can find it."""
+    texts = (f"{name} = {str(rows.column(name)[0])[:_MAX_TEXT]!r}" for name in names[:_MAX_COLUMNS])
     return ", ".join(texts) or "no other column"
 
 
 def stage_changes(
     target: TaskTableSpec, batches: Iterator[pa.RecordBatch], task: Task, upsert_spec: UpsertSpec
 ) -> StagedDataFiles | None:
-    """Write the changes of one task aside. Executor; in bounded memory.
+    """Stage the changes of one task, in bounded memory. Executor.
 
     Raises:
         SchemaError: If a value does not fit its column, a key is null or an operation unknown.
     """
     path = f"{target.locations.data_path}/{file_name_prefix(target, task)}.changes"
     columns = to_arrow_columns(target.metadata.schema())
-    checked = (_checked(batch, columns, upsert_spec) for batch in batches)
+    checked = (_to_changes(batch, columns, upsert_spec) for batch in batches)
     pieces = chunks(checked)
     first = next(pieces, None)
     if first is None:
@@ -192,11 +190,13 @@ def stage_changes(
     return replace(to_staged(target), changes=(path,))
 
 
-def _checked(batch: pa.RecordBatch, columns: pa.Schema, upsert_spec: UpsertSpec) -> pa.RecordBatch:
-    """A batch as the table has its columns, with a flag for deletes."""
+def _to_changes(
+    batch: pa.RecordBatch, columns: pa.Schema, upsert_spec: UpsertSpec
+) -> pa.RecordBatch:
+    """Convert a batch to the columns of the table, with a column of deletes."""
     deletes = upsert_spec.find_deletes(batch)
     if not all(field.nullable for field in columns):
-        # For its errors: a row that deletes may have nothing but its key.
+        # Only for its errors: a row that deletes may have nulls outside its key.
         conform(batch.filter(pc.invert(deletes)), columns, fill=True)
     optional = pa.schema([field.with_nullable(nullable=True) for field in columns])
     fitting = conform(batch, optional, fill=True)
@@ -204,10 +204,10 @@ def _checked(batch: pa.RecordBatch, columns: pa.Schema, upsert_spec: UpsertSpec)
 
 
 class EpochChanges:
-    """The changes that tasks have written aside.
+    """The changes that tasks have staged for an epoch. Driver.
 
     Args:
-        io: Reaches their files.
+        io: Accesses their files.
         paths: The files, in the order of the tasks.
         upsert_spec: How rows change others.
     """
@@ -219,22 +219,22 @@ class EpochChanges:
 
     @property
     def keys(self) -> pa.Table:
-        """The keys of all rows that must not stay as they are, each once."""
+        """The keys of all changed or deleted rows, each once."""
         return self._last[0]
 
     def read_upserts(self) -> Iterator[pa.RecordBatch]:
-        """The rows that are to be there."""
-        for rows in filter_rows(self._batches(), self._last[1]):
+        """Read the last upsert of each key that is not deleted."""
+        for rows in filter_rows(self._read_batches(), self._last[1]):
             yield rows.select([name for name in rows.schema.names if name != DELETES])
 
     @cached_property
     def _last(self) -> tuple[pa.Table, np.ndarray[Any, Any]]:
-        """The keys, and of each change whether it is the last one of its key and no delete."""
+        """The keys, and a flag for each change: whether it is the last of its key and an upsert."""
         names = [*self._upsert_spec.keys, *filter(None, [self._upsert_spec.order]), DELETES]
-        # A key may be what orders, too.
-        read = pa.Table.from_batches(self._batches(list(dict.fromkeys(names))))
+        # The order column may be a key column.
+        read = pa.Table.from_batches(self._read_batches(list(dict.fromkeys(names))))
         changes = to_sortable(read)
-        by_rank = self._by_rank(changes)
+        by_rank = self._sort_changes(changes)
         ranks = np.empty_like(by_rank)
         ranks[by_rank] = np.arange(len(by_rank))
         keys = changes.select(list(self._upsert_spec.keys)).append_column(_RANK, pa.array(ranks))
@@ -244,8 +244,8 @@ class EpochChanges:
         stays &= ~changes[DELETES].to_numpy()
         return last.select(list(self._upsert_spec.keys)), stays
 
-    def _by_rank(self, changes: pa.Table) -> np.ndarray[Any, Any]:
-        """Places of changes, of one key the one that wins last: by its order, then by its place."""
+    def _sort_changes(self, changes: pa.Table) -> np.ndarray[Any, Any]:
+        """Return the indices of changes by order, then index: the winner of a key is last."""
         places = np.arange(changes.num_rows)
         if self._upsert_spec.order is None:
             return places
@@ -254,8 +254,8 @@ class EpochChanges:
         rising = [(column, "ascending") for column in (valid, order, pa.array(places))]
         return np.asarray(sort_indices(rising))
 
-    def _batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """All changes, always in the same order."""
+    def _read_batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Read all changes in a fixed order."""
         for path in self._paths:
             with self._io.new_input(path).open() as stream:
                 file = open_input(stream)
@@ -265,7 +265,7 @@ class EpochChanges:
 def filter_rows(
     batches: Iterator[pa.RecordBatch], stays: np.ndarray[Any, Any]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows that stay; whether they do is told for the rows of all batches one after another."""
+    """Return the rows with a true flag; the flags are those of all batches, one after another."""
     first = 0
     for batch in batches:
         rows = batch.filter(pa.array(stays[first : first + batch.num_rows]))

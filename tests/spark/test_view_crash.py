@@ -12,7 +12,7 @@ from view_states import VIEW, assert_each_state, change_table, keep_view
 
 from krishiv_spark.sinks.iceberg.views.aggregate import ViewKeeper
 
-STEPS = ("_holds", "_touched", "_write", "_pass_over")
+STEPS = ("_find_committed", "_read_touched", "_write", "_commit_empty_batch")
 
 
 class StepFailedError(Exception):

@@ -1,10 +1,8 @@
-"""Materialised views from ``foreachBatch``, kept by the changes of a table.
+"""Materialised views from ``foreachBatch``, maintained by the changes of a table. Driver.
 
-Keeps a view: each batch of changes is in its table once, with the totals that they make. Driver.
-
-The old totals are read from one snapshot, and the new ones are committed if that is still the
-newest: the catalog's compare-and-set of the sink is the one step in which a batch becomes true.
-Whoever lost it has added to what is no longer so, and begins again with the newest snapshot.
+The old totals are read from one snapshot, and the new ones are committed only if that is still the
+newest snapshot (`ifSnapshot`). So the commit of the sink is the one step that makes a batch
+visible. A writer that lost the race starts again with the newest snapshot.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ __all__ = ["ViewKeeper", "aggregate"]
 _log = logging.getLogger(__name__)
 _PROPERTY = "krishiv.view"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
-_MOST_ATTEMPTS = 10
+_MAX_ATTEMPTS = 10
 
 
 def aggregate(  # noqa: PLR0913  the user's words; all but three are keywords with defaults
@@ -60,7 +58,7 @@ def aggregate(  # noqa: PLR0913  the user's words; all but three are keywords wi
     replaces: str | None = None,
     **options: str,
 ) -> Callable[[DataFrame, int], None]:
-    """A function for ``foreachBatch`` that keeps an Iceberg table of totals, exactly once.
+    """Return a function for ``foreachBatch`` that maintains a table of totals, exactly once.
 
         changes = (
             spark.readStream.format("krishiv-iceberg")
@@ -78,31 +76,31 @@ def aggregate(  # noqa: PLR0913  the user's words; all but three are keywords wi
         ).option("checkpointLocation", ...).start()
 
     After each batch the table has what ``SELECT region, count(*) AS n, ... GROUP BY region`` over
-    all rows gives: a group whose last row has gone has gone too. The table has further columns,
-    whose names begin with ``_``, from which that is kept. Each batch is one snapshot.
+    all rows returns: a group is deleted with its last row. The table has further columns, whose
+    names begin with ``_``, for the totals of later batches. Each batch is one snapshot.
 
     Args:
-        table: Name of the view's table, ``namespace.name``. It is made by this function, and
-            written by no other query.
-        by: Columns of the changes whose values make a group, null included.
-        columns: By name of the view's column, ``count(*)``, or ``count``, ``sum``, ``avg``,
-            ``min`` or ``max`` of one column of the changes, which is written as it is there. Sums
-            and averages are of whole numbers and decimals.
-        query: As in `upsert`: who writes; the id of Spark's query by default.
-        checkpoint: Location of the query's checkpoint, where its id is read if Spark does not tell
-            it (Spark Connect).
+        table: Name of the view's table, ``namespace.name``. This function creates it, and no other
+            query may write it.
+        by: Columns of the changes whose values, including null, define a group.
+        columns: For each name of a view's column, ``count(*)``, or ``count``, ``sum``, ``avg``,
+            ``min`` or ``max`` of one column of the changes. Sums and averages accept whole numbers
+            and decimals.
+        query: Name of the writer, as in `upsert`. Default: the id of Spark's query.
+        checkpoint: Location of the query's checkpoint. The query's id is read from it where Spark
+            does not provide the id (Spark Connect).
         replaces: As in `upsert`.
         options: Further options of the sink; those with dots as ``**{"catalog.uri": ...}``.
 
     Returns:
-        What ``foreachBatch`` takes. Called on the driver, it raises OptionError if a column is not
-        among the batch's, ``_weight`` included, or the table is no view of this kind, SchemaError
-        if a total cannot be kept of a column's type, CheckpointMismatch if the table does not have
-        exactly the batches of this query before this one, and whatever the sink raises. Tasks fail
-        where a sum does not fit its type, or more rows go than have come.
+        A function for ``foreachBatch``. On the driver, it raises OptionError if the batch lacks a
+        column, ``_weight`` included, or the table is another view or none; SchemaError if a column
+        has a type without such a total; CheckpointMismatch if the table does not have exactly the
+        earlier batches of this query; and all errors of the sink. Tasks fail if a sum does not fit
+        its type, or more rows are deleted than were inserted.
 
     Raises:
-        OptionError: If a function is not known, or options are wrong.
+        OptionError: If a function is unknown, or options are wrong.
     """
     view = ViewDefinition.of(by, columns)
     query_of = partial(
@@ -112,13 +110,13 @@ def aggregate(  # noqa: PLR0913  the user's words; all but three are keywords wi
 
 
 class ViewKeeper:
-    """What ``foreachBatch`` calls.
+    """A function for ``foreachBatch`` that maintains a view.
 
     Args:
         table: Name of the view's table.
-        view: What it shows.
-        options: Of the sink.
-        query_of: Returns the query that a batch is of, as `BatchQuery.of`.
+        view: Definition of the view.
+        options: Options of the sink.
+        query_of: Returns the query of a batch, as `BatchQuery.of`.
 
     Raises:
         OptionError: If the options are wrong.
@@ -138,7 +136,7 @@ class ViewKeeper:
         self._query_of = query_of
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Bring a batch into the view, unless it is there."""
+        """Commit a batch to the view, unless the view has it."""
         self._view.check(batch.schema)
         found = self._query_of(batch)
         writer, replaces = found.spark_id, found.replaces
@@ -146,17 +144,17 @@ class ViewKeeper:
         with _adaptive(batch.sparkSession):
             changes = add_group_keys(batch, self._view).persist()
             try:
-                self._bring(changes, job)
+                self._commit_batch(changes, job)
             finally:
                 changes.unpersist()
 
-    def _bring(self, changes: DataFrame, job: JobNumber) -> None:
+    def _commit_batch(self, changes: DataFrame, job: JobNumber) -> None:
         rows = arrow_schema(compute_totals(changes, None, self._view).drop(OP).schema)
-        # By number, not by time: to work out the totals may take longer than 'commitTimeout'.
-        for left in reversed(range(_MOST_ATTEMPTS)):
+        # Limited by number, not by time: computing the totals may take longer than 'commitTimeout'.
+        for left in reversed(range(_MAX_ATTEMPTS)):
             table = prepare_table(self._options, rows, self._check_view)
-            held = self._holds(table, job)
-            job = self._with_rows(job, changes)
+            held = self._find_committed(table, job)
+            job = self._with_checksum(job, changes)
             if held is not None:
                 check_same(_epoch(job), held)
                 _log.warning("batch %d of %s is in the view already: skipped", job.number, job.name)
@@ -165,17 +163,17 @@ class ViewKeeper:
             try:
                 self._write(changes, job, base)
             except Exception:
-                # An error of Spark's does not tell what it was: the table does.
+                # Errors of Spark do not contain the cause: the table shows if a commit was faster.
                 if not left or not self._was_overtaken(base, job):
                     raise
             else:
                 return
 
     def _check_view(self, table: Table) -> None:
-        """Refuse a table that is no view, or another one.
+        """Refuse a table that is not this view.
 
         Raises:
-            OptionError: If it is.
+            OptionError: If the table is another view, or none.
         """
         found = table.metadata.properties.get(_PROPERTY)
         if found == self._view.text:
@@ -190,21 +188,21 @@ class ViewKeeper:
             f"checkpoint: all rows of the source are read again{hint}"
         )
 
-    def _with_rows(self, job: JobNumber, changes: DataFrame) -> JobNumber:
-        """The job with what tells its changes from others, unless that is there or not wanted.
+    def _with_checksum(self, job: JobNumber, changes: DataFrame) -> JobNumber:
+        """Return the job with a checksum of its changes, unless it has one or none is wanted.
 
-        A number alone does not: a new checkpoint, and one that was rolled back, give the number
-        of the newest batch to other rows.
+        The number alone does not identify the changes: a new checkpoint, and one that was rolled
+        back, give the number of the newest batch to other rows.
         """
         if not self._options.txn_compare or job.rows is not None:
             return job
         return replace(job, rows=compute_checksum(changes, self._view))
 
-    def _holds(self, table: Table, job: JobNumber) -> CommittedEpoch | None:
-        """The mark of the batch, if the table has it.
+    def _find_committed(self, table: Table, job: JobNumber) -> CommittedEpoch | None:
+        """Return the committed epoch if the table has the batch.
 
         Raises:
-            CheckpointMismatch: If it does not have exactly those before, or has those of others.
+            CheckpointMismatch: If the table lacks an earlier batch, or has those of another query.
         """
         mark = read_committed_epoch(table.metadata, job.name)
         check_writer(job, mark)
@@ -229,7 +227,7 @@ class ViewKeeper:
         return None
 
     def _was_overtaken(self, base: int | None, job: JobNumber) -> bool:
-        """Whether somebody else has changed the table, so that it is worth another attempt."""
+        """Return True if another writer has changed the table: another attempt may succeed."""
         metadata = open_table(self._options).metadata
         is_held = is_done(job, read_committed_epoch(metadata, job.name))
         return not is_held and metadata.current_snapshot_id != base
@@ -245,14 +243,14 @@ class ViewKeeper:
             "txnAppId": job.name,
             "txnVersion": job.number,
             "txnRepeats": job.repeats,
-            # Totals of the same changes differ from snapshot to snapshot: the changes are compared.
+            # Totals of the same changes differ between snapshots, so the changes are compared.
             "txnCompare": "false" if job.rows is None else "true",
             "ifSnapshot": "none" if base is None else base,
         }
         more = {"txnRows": job.rows, "txnQueryId": job.writer, "txnReplaces": job.replaces}
         told |= {name: text for name, text in more.items() if text is not None}
         with contextlib.ExitStack() as stack:
-            touched = self._touched(changes, base)
+            touched = self._read_touched(changes, base)
             if touched is not None:  # several columns are computed from it
                 stack.callback(touched.persist().unpersist)
             totals = compute_totals(changes, touched, self._view)
@@ -260,10 +258,10 @@ class ViewKeeper:
             writer.options(**told).save(self._table)
         table = open_table(self._options)
         if not is_done(job, read_committed_epoch(table.metadata, job.name)):
-            self._pass_over(table, job, base)
+            self._commit_empty_batch(table, job, base)
 
-    def _touched(self, changes: DataFrame, snapshot: int | None) -> DataFrame | None:
-        """Rows of a snapshot whose groups have changes; None without a snapshot."""
+    def _read_touched(self, changes: DataFrame, snapshot: int | None) -> DataFrame | None:
+        """Read the rows of a snapshot whose groups have changes; None without a snapshot."""
         if snapshot is None:
             return None
         reader = changes.sparkSession.read.format(FORMAT)
@@ -271,14 +269,14 @@ class ViewKeeper:
         rows = reader.option("snapshot-id", snapshot).load(self._table)
         return rows.join(changes.select(KEY).distinct(), KEY, "left_semi")
 
-    def _pass_over(self, table: Table, job: JobNumber, base: int | None) -> None:
-        """Commit the mark of a batch without rows, of which the sink leaves none.
+    def _commit_empty_batch(self, table: Table, job: JobNumber, base: int | None) -> None:
+        """Commit the epoch of a batch without rows, which the sink does not record.
 
-        So a table has the mark of each batch, and one that lacks some is told from it.
+        With the epoch of each batch, a table that lacks a batch is detected.
         """
         options = self._options.model_copy(update={"if_snapshot": "none" if base is None else base})
         update = Append(())
-        # There is no row that could have the key of another one.
+        # Without rows, no key can occur twice.
         rule = KeyRule(options, (KEY,), replaces=False, query=job.name, is_decided=True)
         EpochCommit(options, _epoch(job), update, rule).run(table)
 
@@ -289,10 +287,10 @@ def _epoch(job: JobNumber) -> Epoch:
 
 @contextlib.contextmanager
 def _adaptive(spark: SparkSession) -> Iterator[None]:
-    """Have Spark choose the number of tasks by what they have to do.
+    """Let Spark choose the number of tasks by the amount of data.
 
-    A query's own session has this off, for the sake of states, of which there are none here; each
-    step would be the 200 tasks of ``spark.sql.shuffle.partitions``.
+    The session of a query disables this for its states. Here are no states, and each step would
+    have the 200 tasks of ``spark.sql.shuffle.partitions``.
     """
     before = spark.conf.get(_ADAPTIVE)
     spark.conf.set(_ADAPTIVE, "true")

@@ -1,4 +1,4 @@
-"""What a view shows, as users write it, and what it has to keep for that. Driver."""
+"""The definition of a view as users write it, and the columns that maintain it. Driver."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["CALLER", "KEY", "OP", "ROWS", "WEIGHT", "Total", "ViewDefinition"]
 
 CALLER = "krishiv_spark.aggregate"
-"""How users know it; messages begin with it."""
+"""The public name, with which messages begin."""
 
 WEIGHT = "_weight"
-"""Of a change: 1 for a row that comes, -1 for one that goes. See the source's `readChanges`."""
+"""Column of changes: 1 for an inserted row, -1 for a deleted one, as `readChanges` has it."""
 
 OP, KEY, ROWS = "_op", "_key", "_rows"
-"""Names of what the sink is told, of a group's key as text, and of its number of rows."""
+"""Names of the columns of operations, of a group's key as text, and of its number of rows."""
 
 _CALL = re.compile(r"\s*(\w+)\s*\(\s*(?:(\*)|`([^`]+)`|([^`()*]+?))\s*\)\s*")
 _FUNCTIONS = ("avg", "count", "max", "min", "sum")
@@ -38,9 +38,9 @@ class Total:
     """A column of a view.
 
     Attributes:
-        name: Of the column.
+        name: Name of the column.
         function: One of avg, count, max, min and sum.
-        column: What it is of; None for ``count(*)``.
+        column: Argument of the function; None for ``count(*)``.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Total:
 
     @classmethod
     def of(cls, name: str, text: str) -> Total:
-        """What users write, such as ``sum(amount)``; a name may stand in backticks.
+        """Parse a total such as ``sum(amount)``; a name may have backticks.
 
         Raises:
-            OptionError: If it is no call of a function that is known, of one column.
+            OptionError: If the text is not a call of a known function with one column.
         """
         found = _CALL.fullmatch(text)
         if found is None:
@@ -77,11 +77,11 @@ class Total:
 
 @dataclass(frozen=True)
 class ViewDefinition:
-    """Groups, and totals of each.
+    """The groups of a view, and the totals of each group.
 
     Attributes:
-        by: Columns whose values make a group.
-        totals: In the order of the view's columns.
+        by: Columns whose values define a group.
+        totals: Totals in the order of the view's columns.
     """
 
     by: tuple[str, ...]
@@ -89,11 +89,11 @@ class ViewDefinition:
 
     @classmethod
     def of(cls, by: str | Sequence[str], columns: Mapping[str, str]) -> ViewDefinition:
-        """What users write.
+        """Parse a definition.
 
         Raises:
-            OptionError: If there is no group or no total, or one cannot be read; if two columns of
-                the view would have one name.
+            OptionError: If there is no group or no total, or one cannot be parsed; if two columns
+                of the view would have one name.
         """
         names = tuple(part.strip() for part in by.split(",")) if isinstance(by, str) else tuple(by)
         made = cls(names, tuple(Total.of(name, text) for name, text in columns.items()))
@@ -115,15 +115,15 @@ class ViewDefinition:
 
     @property
     def text(self) -> str:
-        """The same definition gives the same text; the table has it as a property."""
+        """The definition as text in one form, which a property of the table contains."""
         told = {"by": self.by, "columns": {total.name: str(total) for total in self.totals}}
         return json.dumps(told, separators=(",", ":"))
 
-    # --- what is kept
+    # --- columns that maintain the view
 
     @property
     def counted(self) -> list[str]:
-        """Columns whose values that are not null are counted."""
+        """Columns whose non-null values are counted."""
         return self._columns({*_ADDED, "count"})
 
     @property
@@ -138,12 +138,12 @@ class ViewDefinition:
 
     @property
     def used(self) -> list[str]:
-        """All columns that totals are of."""
+        """All columns with totals."""
         return self._columns(set(_FUNCTIONS))
 
     @property
     def hidden(self) -> list[str]:
-        """Names of the columns that are kept for those that are shown."""
+        """Names of the internal columns."""
         kept = [
             *map(count_of, self.counted),
             *map(sum_of, self.added),
@@ -155,14 +155,14 @@ class ViewDefinition:
         found = (total.column for total in self.totals if total.function in functions)
         return list(dict.fromkeys(name for name in found if name is not None))
 
-    # --- what comes
+    # --- changes
 
     def check(self, changes: StructType) -> None:
-        """Refuse changes that the view cannot be kept by.
+        """Refuse changes that cannot maintain the view.
 
         Raises:
             OptionError: If they lack a column.
-            SchemaError: If a column has a type that its total or group cannot be kept of.
+            SchemaError: If a column has a type without such a total or group.
         """
         if WEIGHT not in changes.names:
             raise OptionError(
@@ -171,31 +171,31 @@ class ViewDefinition:
                 "and keep the column; if rows are only inserted, add it with "
                 f"withColumn({WEIGHT!r}, lit(1))"
             )
-        for place, name in self._named():
+        for place, name in self._iter_used_columns():
             if name not in changes.names:
                 known = [other for other in changes.names if other not in {WEIGHT, OP}]
                 hint = did_you_mean(name, known, f"there are {', '.join(known)}")
                 raise OptionError(f"{CALLER}: {place} names {name!r}, an unknown column; {hint}")
-        for place, name, kinds, advice in self._wanted():
+        for place, name, kinds, advice in self._iter_type_rules():
             kind = changes[name].dataType
             if not _is_of(kind, kinds):
                 raise SchemaError(f"{CALLER}: {place}: {name!r} is {kind.simpleString()}; {advice}")
 
-    def _named(self) -> Iterator[tuple[str, str]]:
+    def _iter_used_columns(self) -> Iterator[tuple[str, str]]:
         yield from (("'by'", name) for name in self.by)
         for total in self.totals:
             if total.column is not None:
                 yield f"'{total.name}' = '{total}'", total.column
 
-    def _wanted(self) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
-        """Of each column where it stands, its name, the types that it may have, and advice."""
+    def _iter_type_rules(self) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
+        """Return for each column its part of the definition, name, allowed types, and advice."""
         yield "the changes", WEIGHT, _WHOLE, "it must be a whole number, 1 or -1"
         for name in self.by:
             yield "'by'", name, _KEYS, "cast it to a string, a whole number or a decimal"
         for total in self.totals:
             place = f"'{total.name}' = '{total}'"
             if total.column is not None and total.function in _ADDED:
-                # What comes and goes again would leave its rounding behind.
+                # The rounding errors of deleted rows would remain.
                 advice = "sums are exact: cast it to a decimal or a whole number"
                 yield place, total.column, _WHOLE, advice
             if total.column is not None and total.function in _RANKED:
@@ -203,17 +203,17 @@ class ViewDefinition:
 
 
 def count_of(column: str) -> str:
-    """Name of the column with how many values are not null."""
+    """Return the name of the column with the number of non-null values."""
     return f"_count_{column}"
 
 
 def sum_of(column: str) -> str:
-    """Name of the column with the sum of the values."""
+    """Return the name of the column with the sum of the values."""
     return f"_sum_{column}"
 
 
 def values_of(column: str) -> str:
-    """Name of the column with the distinct values, each with its number."""
+    """Return the name of the column with the distinct values and their numbers."""
     return f"_values_{column}"
 
 
