@@ -39,7 +39,6 @@ from krishiv_spark.messages.redaction import excerpt
 from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.sinks.base import TwoPhaseCommitter
 from krishiv_spark.sinks.iceberg import epoch_properties
-from krishiv_spark.sinks.iceberg.copy_on_write import CopyOnWrite
 from krishiv_spark.sinks.iceberg.epoch_properties import EpochProgress
 from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
 from krishiv_spark.sinks.iceberg.epoch_updates import (
@@ -53,7 +52,6 @@ from krishiv_spark.sinks.iceberg.epoch_updates import (
 from krishiv_spark.sinks.iceberg.expiry import delete_expired_files, expire_with_commit
 from krishiv_spark.sinks.iceberg.key_rule import KeyRule
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.orphans import delete_unused
 from krishiv_spark.sinks.iceberg.table_setup import CachedTable, find_table
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
 from krishiv_spark.sinks.values import CommittedEpoch, Epoch
@@ -214,6 +212,8 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         self, epoch: Epoch, staged: Sequence[StagedDataFiles], mode: EpochMode
     ) -> EpochUpdate:
         if mode.upsert_spec is not None:
+            from krishiv_spark.sinks.iceberg.copy_on_write import CopyOnWrite
+
             return CopyOnWrite(self._options, staged, mode.upsert_spec, epoch)
         return Replace(staged) if mode.replaces else Append(staged)
 
@@ -225,6 +225,8 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
 
     def discard(self, staged: Sequence[StagedDataFiles]) -> None:
         """Anywhere: delete staged files that no snapshot names."""
+        from krishiv_spark.sinks.iceberg.orphans import delete_unused
+
         try:
             delete_unused(self._options, staged)
         except Exception as error:  # noqa: BLE001  best effort: `krishiv-spark iceberg vacuum` finds them

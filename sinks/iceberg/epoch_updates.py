@@ -17,7 +17,6 @@ from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg._pyiceberg import get_parent_ids
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.runtime.parallel import side_by_side
-from krishiv_spark.sinks.iceberg.replaced_rows import plan_data_files
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
 from krishiv_spark.storage.paths import url_scheme
 
@@ -127,6 +126,8 @@ class Replace(EpochUpdate):
 
     def plan(self, table: Table) -> SnapshotChanges:
         """Return the staged files as added ones, and those of the table as removed ones."""
+        from krishiv_spark.sinks.iceberg.replaced_rows import plan_data_files
+
         check_fits(self.staged, table.metadata)
         removed = [task.file for task in plan_data_files(table)]
         return SnapshotChanges(_data_files(self.staged), removed)
