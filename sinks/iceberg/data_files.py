@@ -182,7 +182,7 @@ class TaskDataFiles(OpenFiles[Record, _OpenDataFile, DataFile]):
         self._target = target
         self._columns = _Columns.of(metadata.schema())
         self._partitions = Partitions(metadata)
-        self._places = target.locations
+        self._locations = target.locations
         self._names = (
             f"{file_name_prefix(target, task)}-{count:05d}.parquet" for count in itertools.count()
         )
@@ -205,9 +205,9 @@ class TaskDataFiles(OpenFiles[Record, _OpenDataFile, DataFile]):
     def make(self, key: Record, schema: pa.Schema) -> _OpenDataFile:
         """Open a new file for the values of a partition."""
         del schema  # in files, columns have other names
-        place = self._partitions.key(key)
-        folder = place if _has_folder(place) else None
-        path = self._places.new_data_location(next(self._names), folder)
+        partition = self._partitions.key(key)
+        folder = partition if _has_folder(partition) else None
+        path = self._locations.new_data_location(next(self._names), folder)
         return _OpenDataFile(self._target, self._columns, path, key)
 
     def remove(self, closed: DataFile) -> None:
@@ -260,8 +260,8 @@ class Partitions:
         sorts: list[SortKey] = [(key, "ascending") for key in keys]
         sorts += self.order(rows)
         if sorts:
-            places = sort_indices(sorts)
-            keys, rows = [key.take(places) for key in keys], rows.take(places)
+            indices = sort_indices(sorts)
+            keys, rows = [key.take(indices) for key in keys], rows.take(indices)
         yield from self._parts(keys, rows)
 
     def order(self, rows: pa.Table) -> list[SortKey]:
@@ -442,27 +442,27 @@ def _take_next_rows(windows: Sequence[_Window], keys: Keys) -> pa.Table:
     shown = [window.rows for window in windows]
     rows = pa.concat_tables(shown)
     ends = np.cumsum([table.num_rows for table in shown])
-    places = np.asarray(_stable_indices(rows, keys))
+    indices = np.asarray(_stable_indices(rows, keys))
     # The rows after a window, if it is not at the end of its run, are unknown: rows that are sorted
     # after the last row of the window may have to follow them.
     stops = [end - 1 for end, window in zip(ends, windows, strict=True) if not window.is_last]
-    stopped = np.flatnonzero(np.isin(places, stops))
-    places = places[: stopped[0] + 1] if len(stopped) else places
-    taken = np.bincount(np.searchsorted(ends, places, side="right"), minlength=len(windows))
+    stopped = np.flatnonzero(np.isin(indices, stops))
+    indices = indices[: stopped[0] + 1] if len(stopped) else indices
+    taken = np.bincount(np.searchsorted(ends, indices, side="right"), minlength=len(windows))
     for window, count in zip(windows, taken, strict=True):
         window.advance(int(count))
-    return rows.take(pa.array(places))
+    return rows.take(pa.array(indices))
 
 
 def _select_windows(windows: Sequence[_Window], keys: Keys) -> list[_Window]:
     """Return the windows that start before the first end of a window with rows after it."""
     firsts = [window.rows.slice(0, 1) for window in windows]
     lasts = [window.rows.slice(window.rows.num_rows - 1) for window in windows]
-    places = np.asarray(_stable_indices(pa.concat_tables([*firsts, *lasts]), keys))
+    indices = np.asarray(_stable_indices(pa.concat_tables([*firsts, *lasts]), keys))
     stops = [len(windows) + n for n, window in enumerate(windows) if not window.is_last]
-    stopped = np.flatnonzero(np.isin(places, stops))
-    before = places[: stopped[0]] if len(stopped) else places
-    return [windows[place] for place in sorted(before) if place < len(windows)]
+    stopped = np.flatnonzero(np.isin(indices, stops))
+    before = indices[: stopped[0]] if len(stopped) else indices
+    return [windows[index] for index in sorted(before) if index < len(windows)]
 
 
 def _stable_indices(rows: pa.Table, keys: Keys) -> pa.Array:

@@ -157,13 +157,13 @@ class EpochSnapshot(MergeAppend):
         *,
         merge: bool,
     ) -> None:
-        gone = list(removed)
-        operation = Operation.OVERWRITE if gone else Operation.APPEND
+        old_files = list(removed)
+        operation = Operation.OVERWRITE if old_files else Operation.APPEND
         io = transaction.table.io
         uuid = create_metadata_uuid(transaction.table_metadata.table_uuid)
         super().__init__(operation, transaction, io, commit_uuid=uuid, snapshot_properties=summary)
         self._merge_enabled = merge
-        for file in gone:
+        for file in old_files:
             self.delete_data_file(file)
 
     def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
@@ -234,9 +234,9 @@ class EpochSnapshot(MergeAppend):
             else:
                 yield manifest
         if len(removed) < len(paths):
-            gone = ", ".join(sorted(paths - {entry.data_file.file_path for entry in removed}))
+            missing = ", ".join(sorted(paths - {entry.data_file.file_path for entry in removed}))
             raise CommitRejected(
-                f"{FORMAT}: the table does not have the files to be removed: {gone}"
+                f"{FORMAT}: the table does not have the files to be removed: {missing}"
             )
 
     def _rewrite_without(
@@ -244,11 +244,11 @@ class EpochSnapshot(MergeAppend):
     ) -> Iterator[ManifestFile]:
         """Return a manifest without the files of given paths; nothing if it has no other files."""
         entries = self.fetch_manifest_entry(manifest)
-        gone = [entry for entry in entries if entry.data_file.file_path in paths]
-        removed += gone
-        if not gone:
+        found = [entry for entry in entries if entry.data_file.file_path in paths]
+        removed += found
+        if not found:
             yield manifest
-        elif len(gone) < len(entries):
+        elif len(found) < len(entries):
             with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
                 for entry in entries:
                     if entry.data_file.file_path not in paths:

@@ -133,10 +133,10 @@ class Retention:
         if count - self.least < self.lump or max(over, old) < self.lump:
             return []  # the usual case, without sorting
         candidates = enumerate(sorted(there, key=_commit_order)[: count - self.least])
-        gone = takewhile(
+        expired = takewhile(
             lambda pair: pair[0] < over or pair[1].timestamp_ms <= limit_ms, candidates
         )
-        return [one.snapshot_id for _, one in islice(gone, _MAX_AT_ONCE)]
+        return [one.snapshot_id for _, one in islice(expired, _MAX_AT_ONCE)]
 
 
 def is_expired_by_sink(properties: Mapping[str, str]) -> bool:
@@ -240,8 +240,8 @@ def expire_with_commit(transaction: EpochTransaction, options: IcebergSinkOption
     expired = (
         [] if retention is None else retention.find_expired(metadata, get_aging_time_ms(metadata))
     )
-    if expired and (gone := _exclude_named(expired, transaction, options)):
-        transaction.stage(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": gone}))
+    if expired and (expired := _exclude_named(expired, transaction, options)):
+        transaction.stage(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": expired}))
         transaction.expires = True
     if wanted := find_metadata_properties(options, metadata.properties):
         transaction.set_properties(wanted)
@@ -276,17 +276,19 @@ def delete_expired_files(table: Table, before: TableMetadata) -> None:
     try:
         after = table.metadata
         there = {snapshot.snapshot_id for snapshot in after.snapshots}
-        gone = [one for one in before.snapshots if one.snapshot_id not in there]
-        if gone and is_expired_by_sink(after.properties) and not has_other_history(table):
+        expired = [one for one in before.snapshots if one.snapshot_id not in there]
+        if expired and is_expired_by_sink(after.properties) and not has_other_history(table):
             with redact_errors(table.io, "delete files of expired snapshots"):
                 own = OwnFiles.named_by(after, get_guarded_io(table))
-                own.delete(set(_find_unused_files(table, before, gone)))
+                own.delete(set(_find_unused_files(table, before, expired)))
     except Exception as error:  # noqa: BLE001  the epoch is committed, whatever fails here
         shown = scrub(error)
         _log.warning("files of expired snapshots remain for vacuum to remove", exc_info=shown)
 
 
-def _find_unused_files(table: Table, before: TableMetadata, gone: list[Snapshot]) -> Iterator[str]:
+def _find_unused_files(
+    table: Table, before: TableMetadata, expired: list[Snapshot]
+) -> Iterator[str]:
     """Return the files of expired snapshots that no remaining snapshot can name.
 
     A manifest that a snapshot does not list is in no list of its descendants. So a manifest is
@@ -301,7 +303,7 @@ def _find_unused_files(table: Table, before: TableMetadata, gone: list[Snapshot]
     listed = {path for one in (line[-1], *others) for path in _paths(one.manifests(table.io))}
     were_on_line = {snapshot.snapshot_id for snapshot in _get_main_branch(before)}
     latest_ms = get_aging_time_ms(before) - _READING_MS
-    for snapshot in gone:
+    for snapshot in expired:
         if snapshot.snapshot_id in were_on_line and snapshot.timestamp_ms <= latest_ms:
             manifests = snapshot.manifests(table.io)
             # Another branch, or a tag, may still have a file that this snapshot removed.

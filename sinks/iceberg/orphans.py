@@ -212,14 +212,14 @@ def find_orphans(
         modified_s = {os.path.basename(file.path): file.modified_s for file in found}
         check_single_history(table, inside, {file.path for file in old}, modified_s)
     if old:
-        live = {number for place in locations if (number := _inode(place)) is not None}
+        live = {number for location in locations if (number := _inode(location)) is not None}
         old = [file for file in old if _inode(file.path) not in live]
     owners = [_find_owner(table, file.path, inside.get(file.path)) for file in old]
     ours = {get_table_id(table.metadata.table_uuid), *([None] if foreign_names else [])}
-    gone = [file for file, own in zip(old, owners, strict=True) if own in ours]
-    kept = set[str]() if unfinished else _find_kept(table, options, gone)
-    files = (OrphanFile(file.path, file.size) for file in gone if file.path not in kept)
-    return Orphans(tuple(files), len(old) - len(gone), len(kept))
+    deletable = [file for file, own in zip(old, owners, strict=True) if own in ours]
+    kept = set[str]() if unfinished else _find_kept(table, options, deletable)
+    files = (OrphanFile(file.path, file.size) for file in deletable if file.path not in kept)
+    return Orphans(tuple(files), len(old) - len(deletable), len(kept))
 
 
 def _find_kept(table: Table, options: IcebergOptions, files: Iterable[_FolderFile]) -> set[str]:
@@ -310,7 +310,7 @@ def _check_folder(table: Table, folder: str, *, foreign_names: bool) -> None:
             f"{FORMAT}: the table's property 'gc.enabled' is 'false', because other tables use "
             "its files too: none of them may be removed"
         )
-    inside, location = (_resolve(place) for place in (folder, table.location()))
+    inside, location = (_resolve(location) for location in (folder, table.location()))
     if not foreign_names and not f"{inside}/".startswith(f"{location}/"):
         raise OptionError(
             f"{FORMAT}: {folder} is outside the table's location {table.location()}, so other "
@@ -328,8 +328,8 @@ def _list_files(table: Table, *, foreign_names: bool) -> Iterator[_FolderFile]:
             f"{FORMAT}: files of {table.location()} cannot be listed with {type(io).__name__}"
             ": set 'catalog.py-io-impl' to pyiceberg.io.pyarrow.PyArrowFileIO"
         )
-    places = table.location_provider()
-    for folder in (places.data_path, places.metadata_path):
+    provider = table.location_provider()
+    for folder in (provider.data_path, provider.metadata_path):
         _check_folder(table, folder, foreign_names=foreign_names)
         scheme, host, path = PyArrowFileIO.parse_location(folder)
         selector = fs.FileSelector(path, allow_not_found=True, recursive=True)
@@ -389,8 +389,8 @@ def _identity(location: str) -> str:
         folder, name = os.path.split(path)
         return f"{_real_folder(folder)}/{name}"
     if scheme in {"abfs", "abfss", "wasb", "wasbs"}:
-        place = Location.parse(location)  # one store has a host for each of its two interfaces
-        return f"{place.host}{place.path}"
+        parsed = Location.parse(location)  # one store has a host for each of its two interfaces
+        return f"{parsed.host}{parsed.path}"
     return posixpath.normpath(path) if scheme in {"hdfs", "viewfs"} else path
 
 

@@ -175,13 +175,13 @@ class Rollback:
         Raises:
             OptionError: As `lines`.
         """
-        mark = read_committed_epoch(metadata, replay.query)
-        if mark is None and self._must_hold:
+        committed = read_committed_epoch(metadata, replay.query)
+        if committed is None and self._must_hold:
             raise OptionError(
                 f"{FORMAT}: table {self._options.table_name} has no epoch of query {replay.query}: "
                 "give the options that name the query's table"
             )
-        is_ahead = mark is not None and mark.epoch >= replay.first
+        is_ahead = committed is not None and committed.epoch >= replay.first
         by_id = {one.snapshot_id: one for one in metadata.snapshots}
         line = list(iterate_ancestors(by_id, metadata.current_snapshot_id))
         later = [n for n, one in enumerate(line) if _is_later(one, replay)]

@@ -226,10 +226,10 @@ class IcebergParticipant(Participant[StagedForTable]):
         return False
 
     def _check_number_is_free(self, epoch: Epoch) -> None:
-        mark = self._committer.read_committed(epoch.query)
-        if mark is not None and mark.epoch >= epoch.number:
+        found = self._committer.read_committed(epoch.query)
+        if found is not None and found.epoch >= epoch.number:
             raise CheckpointMismatch(
-                f"table {self._options.table_name} has epoch {mark.epoch} of query "
+                f"table {self._options.table_name} has epoch {found.epoch} of query "
                 f"{epoch.query}, and there is no sign that it has epoch {epoch.number} as the "
                 "epoch log records it: the log was restored from an older copy, or another "
                 "driver is ahead; if so, stop that driver. The table was not changed: put the "
@@ -276,8 +276,8 @@ class IcebergParticipant(Participant[StagedForTable]):
         """Planner: return True if the table has the epoch; None if the epoch has no rows for it."""
         if not staged:
             return None
-        mark = self._committer.read_committed(epoch.query)
-        return mark is not None and mark.epoch >= epoch.number
+        found = self._committer.read_committed(epoch.query)
+        return found is not None and found.epoch >= epoch.number
 
     def verify_committed_target(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
         """Planner: check that the table is the one that the epoch was committed to.
@@ -300,10 +300,10 @@ class IcebergParticipant(Participant[StagedForTable]):
         Raises:
             LogError: If the table has an epoch of the query.
         """
-        mark = self._committer.read_committed(query)
-        if mark is not None:
+        found = self._committer.read_committed(query)
+        if found is not None:
             raise LogError(
-                f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, but "
+                f"table {self._options.table_name} has epoch {found.epoch} of query {query}, but "
                 "its epoch log is empty: the log was removed, or the option 'epochLog' has "
                 f"changed; put it back, or use {NEW_CHECKPOINT}"
             )
@@ -339,10 +339,10 @@ class IcebergParticipant(Participant[StagedForTable]):
         Raises:
             LogError: If it is newer: the epochs up to it would be skipped.
         """
-        mark = self._committer.read_committed(query)
-        if mark is not None and mark.epoch > epoch:
+        found = self._committer.read_committed(query)
+        if found is not None and found.epoch > epoch:
             raise LogError(
-                f"table {self._options.table_name} has epoch {mark.epoch} of query {query}, and "
+                f"table {self._options.table_name} has epoch {found.epoch} of query {query}, and "
                 f"would skip the epochs after {epoch} up to that one: use {NEW_CHECKPOINT}"
             )
 

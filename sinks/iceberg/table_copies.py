@@ -166,9 +166,9 @@ def _list_metadata_names(folder: str) -> Iterator[str]:
 
 
 def _is_same(one: str, other: str) -> bool:
-    place = Location.parse(one)
+    location = Location.parse(one)
     with contextlib.suppress(OSError):
-        return place.store == "disk" and os.path.samefile(place.path, other)
+        return location.store == "disk" and os.path.samefile(location.path, other)
     return False
 
 
@@ -309,20 +309,20 @@ def _find_other_history(table: Table, listing: _Listing) -> str | None:
     later = {one.identity: after for one, after in pairwise(history)}
     known = {one.identity for one in history}
     others = {
-        place: version
+        location: version
         for path in sorted(listing.unnamed)
-        if (place := Location.parse(path)) not in known
+        if (location := Location.parse(path)) not in known
         and (version := _read_version(table, path)) is not None
     }
     roots = _find_roots(others)
-    for place, version in others.items():
+    for location, version in others.items():
         if not version.previous:
             continue
         base = version.previous[-1].identity
         # A version that is older than the known history may have been refused long ago.
         limit = later.get(base) if base in known else history[0]
         is_late = limit is not None and _is_later(version, limit, listing.modified_s)
-        if base in others and roots[place] not in known and not is_late:
+        if base in others and roots[location] not in known and not is_late:
             is_strange = _is_foreign(table, version)
         else:
             is_strange = base in others or is_late
@@ -335,13 +335,13 @@ def _find_roots(others: Mapping[Location, _Version]) -> dict[Location, Location]
     """Return the root of each version: its first ancestor that is not among them."""
     roots: dict[Location, Location] = {}
     for start in others:
-        passed, place = dict[Location, None](), start
-        while place in others and others[place].previous and place not in roots:
-            passed[place] = None
-            place = others[place].previous[-1].identity
-            if place in passed:  # a damaged file may name a later one
+        passed, location = dict[Location, None](), start
+        while location in others and others[location].previous and location not in roots:
+            passed[location] = None
+            location = others[location].previous[-1].identity
+            if location in passed:  # a damaged file may name a later one
                 break
-        roots |= dict.fromkeys(passed, roots.get(place, place))
+        roots |= dict.fromkeys(passed, roots.get(location, location))
     return roots
 
 
@@ -379,8 +379,8 @@ def _has_more_epochs(table: Table, version: _Version) -> bool:
 
 def _get_epochs(properties: Mapping[str, str]) -> dict[str, int]:
     """Return the newest epoch of each query; -1 for none yet, and for invalid numbers."""
-    marks = (pair for pair in properties.items() if pair[0].startswith(EPOCH_PREFIX))
-    found = {name.removeprefix(EPOCH_PREFIX): parse_count(text) for name, text in marks}
+    epochs = (pair for pair in properties.items() if pair[0].startswith(EPOCH_PREFIX))
+    found = {name.removeprefix(EPOCH_PREFIX): parse_count(text) for name, text in epochs}
     return {query: -1 if epoch is None else epoch for query, epoch in found.items()}
 
 

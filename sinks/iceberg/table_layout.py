@@ -97,11 +97,11 @@ def warn_of_unused_properties(options: IcebergSinkOptions) -> None:
     for key, (plain, what) in _UNUSED.items():
         text = options.table_properties.get(key, plain)
         if text != plain:
-            said = (
+            message = (
                 f"{FORMAT}: 'tableProperty.{key}' = {text!r} is kept in the table for other "
                 f"programs, and has no effect here: {what}"
             )
-            warn_once(_log, said, "%s", said)
+            warn_once(_log, message, "%s", message)
 
 
 def warn_of_dropped_properties(options: IcebergSinkOptions, table: Table) -> None:
@@ -109,11 +109,11 @@ def warn_of_dropped_properties(options: IcebergSinkOptions, table: Table) -> Non
     found = {**table.properties, "format-version": str(table.format_version)}
     for key, text in options.table_properties.items():
         if found.get(key) != text:
-            said = (
+            message = (
                 f"{FORMAT}: 'tableProperty.{key}' = {text!r} has no effect: the catalog has "
                 f"created table {options.table_name} with {found.get(key, 'none')!r}"
             )
-            warn_once(_log, said, "%s", said)
+            warn_once(_log, message, "%s", message)
 
 
 def _to_difference_error(option: str, given: str, found: str) -> OptionError:

@@ -318,9 +318,9 @@ def _check_location(table: Table) -> None:
     Raises:
         OptionError: If the location has such a character.
     """
-    place = table.location()
-    if "://" in place and set("?#") & set(place):
+    location = table.location()
+    if "://" in location and set("?#") & set(location):
         raise OptionError(
-            f"{FORMAT}: the table's location {place!r} must not contain '?' or '#': its files "
+            f"{FORMAT}: the table's location {location!r} must not contain '?' or '#': its files "
             "would overwrite one another"
         )

@@ -246,12 +246,12 @@ class EpochChanges:
 
     def _sort_changes(self, changes: pa.Table) -> np.ndarray[Any, Any]:
         """Return the indices of changes by order, then index: the winner of a key is last."""
-        places = np.arange(changes.num_rows)
+        indices = np.arange(changes.num_rows)
         if self._upsert_spec.order is None:
-            return places
+            return indices
         order = changes[self._upsert_spec.order]
         valid = pc.cast(pc.is_valid(order), pa.int8())  # null is lower than every value
-        rising = [(column, "ascending") for column in (valid, order, pa.array(places))]
+        rising = [(column, "ascending") for column in (valid, order, pa.array(indices))]
         return np.asarray(sort_indices(rising))
 
     def _read_batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
