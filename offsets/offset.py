@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from krishiv_spark.errors import OffsetError, OffsetVersionError
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
-from krishiv_spark.runtime.late_model import LateModel
+from krishiv_spark.options.model import LateModel
 
 __all__ = ["Offset", "Start", "Value", "Watermark", "canonical_json"]
 

@@ -22,7 +22,7 @@ from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets import EpochLog, State
 from krishiv_spark.offsets.entries import Entry
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.history import check_not_overtaken, to_committed_epoch
 from krishiv_spark.sinks.participant import Participant, TargetRecord

@@ -20,7 +20,7 @@ from typing import Any
 
 from krishiv_spark.errors import CheckpointMismatch, OptionError, StorageError
 from krishiv_spark.offsets.offset import Value, canonical_json
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.base import CommittedEpoch, Writer
 from krishiv_spark.sinks.numbered import JobNumber, NumberedJobOptions
 from krishiv_spark.spark.checkpoint import KRISHIV, SparkCheckpoint

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from krishiv_spark.errors import CheckpointMismatch, OptionError, StorageError
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.spark.checkpoint import QUERY_ID_PROPERTY, SparkCheckpoint, checked_id
 from krishiv_spark.spark.jvm import running_query
 

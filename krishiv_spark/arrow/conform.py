@@ -1,21 +1,23 @@
-"""Batches made to fit a schema: decided once for two schemas, and then done for each batch.
+"""Batches converted to a schema: planned once for two schemas, and then applied to each batch.
 
-Columns, and fields inside of structs, are found by name, if need be in any case, as Spark's readers
-do. A type becomes another, at any depth, only where that loses nothing
-(`krishiv_spark.arrow.widening`).
+Columns, and fields of structs, are found by name, ignoring case if necessary, as in Spark's
+readers. A type becomes another, at any depth, only if that loses nothing. Spark's own Parquet
+reader is the reference (``ParquetVectorUpdaterFactory`` of Spark 4.3): conversions that it makes
+without loss are made here, and those that lose are refused. docs/formats.md describes where the two
+differ.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.column_names import places
-from krishiv_spark.arrow.nested import (
+from krishiv_spark.arrow.cast import is_uuid, localized, uuid_bytes, uuid_texts
+from krishiv_spark.arrow.compute import (
     Convert,
     children,
     is_list,
@@ -24,37 +26,34 @@ from krishiv_spark.arrow.nested import (
     same,
     struct_with,
 )
-from krishiv_spark.arrow.time_zones import localized
-from krishiv_spark.arrow.uuids import is_uuid, uuid_bytes, uuid_texts
-from krishiv_spark.arrow.widening import lacks_zone, reason, widens
 from krishiv_spark.errors import SchemaError
 
-__all__ = ["conform"]
+__all__ = ["conform", "lacks_zone", "places", "reason", "twins", "widens"]
 
 
 @dataclass(frozen=True)
 class Conversions:
-    """How values are converted.
+    """The conversions of types.
 
     Attributes:
-        zone: Zone of times without one, where an instant is wanted; None if that is an error.
+        zone: Zone of times without one that become instants; None if that is an error.
     """
 
     zone: str | None = None
 
     def between(self, held: pa.DataType, wanted: pa.DataType, path: str) -> Convert | None:
-        """What converts values of a type; None where there is nothing to do.
+        """Return the conversion from a type to another; None if they are equal.
 
         It raises a `SchemaError` at a value that does not fit.
 
         Args:
-            held: The type that values have.
-            wanted: The type that they get.
+            held: The present type.
+            wanted: The new type.
             path: Names from the column down with dots between them, for messages; ``element``,
                 ``key`` and ``value`` inside of lists and maps.
 
         Raises:
-            SchemaError: If the wanted type does not hold every value (see `widens`).
+            SchemaError: If the new type does not have every value (see `widens`).
         """
         if held.equals(wanted):
             return None
@@ -84,7 +83,7 @@ class Conversions:
             return _chain(self.between(held, wanted.value_type, path), encoded)
         is_bytes = pa.types.is_string(held) or pa.types.is_binary(held)
         if is_uuid(wanted) and is_bytes:
-            return functools.partial(_uuids_of, path=path, kind=wanted)
+            return functools.partial(_parse_uuids, path=path, kind=wanted)
         stored = self.between(held, wanted.storage_type, path)
         return _chain(stored, functools.partial(pa.ExtensionArray.from_storage, wanted))
 
@@ -103,18 +102,18 @@ class Conversions:
 
     def _list(self, held: Any, wanted: Any, path: str) -> Convert | None:
         plain = pa.list_(wanted.value_field)
-        element = self._inside(held.value_type, wanted.value_field, f"{path}.element")
+        element = self._element(held.value_type, wanted.value_field, f"{path}.element")
         made = functools.partial(list_with, convert=element, kind=plain)
-        # Lists of any other kind are made of plain ones, once their elements fit.
+        # Other representations of lists are cast from plain ones, whose elements fit.
         return made if wanted.equals(plain) else _chain(made, _Cast(path, held, wanted))
 
     def _map(self, held: Any, wanted: Any, path: str) -> Convert:
-        key = self._inside(held.key_type, wanted.key_field, f"{path}.key")
-        item = self._inside(held.item_type, wanted.item_field, f"{path}.value")
+        key = self._element(held.key_type, wanted.key_field, f"{path}.key")
+        item = self._element(held.item_type, wanted.item_field, f"{path}.value")
         return functools.partial(map_with, keys=key, items=item, kind=wanted)
 
-    def _inside(self, held: pa.DataType, field: pa.Field, path: str) -> Convert:
-        """For elements, keys and values of maps."""
+    def _element(self, held: pa.DataType, field: pa.Field, path: str) -> Convert:
+        """Return the conversion of the elements of lists, and of the keys and values of maps."""
         convert = self.between(held, field.type, path) or same
         return convert if field.nullable else functools.partial(_without_nulls, convert, path)
 
@@ -127,7 +126,7 @@ class Conversions:
         return _Cast(path, held, wanted)
 
 
-def _uuids_of(array: pa.Array, path: str, kind: pa.DataType) -> pa.Array:
+def _parse_uuids(array: pa.Array, path: str, kind: pa.DataType) -> pa.Array:
     try:
         return pa.ExtensionArray.from_storage(kind, uuid_bytes(array))
     except ValueError as error:
@@ -146,13 +145,13 @@ def _chain(first: Convert | None, second: Convert | None) -> Convert | None:
 
 @dataclass(frozen=True)
 class _Cast:
-    """Arrow's cast, which looks at each value.
+    """Arrow's cast, which checks each value.
 
     Attributes:
         path: Of the column, for messages.
-        held: The type that values have.
-        wanted: The type that they get.
-        before: What is done before the cast.
+        held: The present type.
+        wanted: The new type.
+        before: Conversion before the cast.
     """
 
     path: str
@@ -169,7 +168,7 @@ class _Cast:
 
 @dataclass(frozen=True)
 class _Part:
-    """How one field of a struct comes about; without a place it is one of nulls."""
+    """The source and the conversion of one field of a struct; without a source it is null."""
 
     path: str
     place: int | None
@@ -180,14 +179,14 @@ class _Part:
         if self.place is None:
             return pa.nulls(len(array), self.field.type)
         value = values[self.place]
-        # Where the struct is null its fields are: a field has nulls of its own only if it has more.
+        # The fields of a null struct are null: only further nulls are those of the field.
         if not self.field.nullable and value.null_count > array.null_count:
             raise SchemaError(_has_nulls(self.path))
         return value if self.convert is None else self.convert(value)
 
 
 def _struct_of(array: pa.StructArray, parts: tuple[_Part, ...]) -> pa.StructArray:
-    # Flattened, fields are null where the struct is: what stands there else is no value.
+    # Flattened fields are null where the struct is; unflattened ones have meaningless values.
     values = array.flatten()
     fields = [part.field for part in parts]
     return struct_with(array, [part.of(array, values) for part in parts], fields)
@@ -206,15 +205,15 @@ def _has_nulls(path: str) -> str:
 def conform(
     batch: pa.RecordBatch, schema: pa.Schema, *, fill: bool = False, zone: str | None = None
 ) -> pa.RecordBatch:
-    """Make a batch fit a schema: columns by name (see `places`), wider where types differ.
+    """Convert a batch to a schema: columns by name (see `places`), and types to wider ones.
 
-    Nothing overflows, is cut off or rounded. A field that a struct lacks is null; a struct stays
-    one if it has none of the fields, as Spark 4.3 reads it.
+    No value overflows, is cut off or rounded. A missing field of a struct is null; a struct with
+    none of the fields is not null, as in Spark 4.3.
 
     Args:
-        batch: The rows. If they have the schema already, they are returned as they are.
-        schema: What they shall fit.
-        fill: Whether a missing column becomes one of nulls, if the schema allows nulls in it.
+        batch: The rows. If they have the schema already, they are returned unchanged.
+        schema: Of the result.
+        fill: True if a missing column becomes nulls, where the schema allows nulls.
         zone: Zone of times without one, where the schema has instants; None if that is an error.
 
     Raises:
@@ -228,12 +227,12 @@ def conform(
 
 @dataclass(frozen=True)
 class _Column:
-    """How one column comes about.
+    """The source and the conversion of one column.
 
     Attributes:
-        place: Of the column that it is made from; None for one of nulls.
-        field: What it becomes.
-        convert: Makes its values; None where they are as wanted.
+        place: Index of the source; None for nulls.
+        field: Of the result.
+        convert: Conversion of its values; None if they stay unchanged.
     """
 
     place: int | None
@@ -255,7 +254,7 @@ _Rules = tuple[bool, str | None]
 
 @dataclass(frozen=True)
 class _Fit:
-    """How batches of one schema become batches of another."""
+    """The conversion of batches of one schema to another."""
 
     held: pa.Schema
     wanted: pa.Schema
@@ -278,7 +277,7 @@ _recent: tuple[_Fit, ...] = ()
 
 
 def _fit(held: pa.Schema, wanted: pa.Schema, rules: _Rules) -> _Fit:
-    """The fit between two schemas, made once: comparing schemas costs less than hashing them."""
+    """Return the conversion between two schemas, cached: to compare them is cheaper than a hash."""
     global _recent  # noqa: PLW0603  replaced as a whole, so that threads need no lock
     for fit in _recent:
         if fit.held.equals(held) and fit.wanted.equals(wanted) and fit.rules == rules:
@@ -301,3 +300,152 @@ def _column(held: pa.Schema, place: int | None, field: pa.Field, rules: _Rules) 
 def _missing(field: pa.Field, names: Sequence[str], *, fill: bool) -> str:
     reason = ", and it is NOT NULL" if fill else ""
     return f"no column {field.name!r} among {', '.join(names)}{reason}"
+
+
+# --- columns by name
+
+
+def places(wanted: Sequence[str], held: Sequence[str], above: str = "") -> list[int | None]:
+    """Return the index of the column of each name: the same name, or else one of another case.
+
+    The session's ``spark.sql.caseSensitive`` is not known where rows are read. So case matters only
+    where two names, of those to find or of those that exist, differ by nothing else.
+
+    Args:
+        wanted: The names to find.
+        held: The existing names.
+        above: Prefix of the names in messages, such as ``person.``.
+
+    Returns:
+        Indexes in `held`, in the order of `wanted`; None for a missing name.
+
+    Raises:
+        SchemaError: If a name exists twice, or only in several other spellings.
+    """
+    exact, folded = _index_by_name(held), _index_by_name(name.lower() for name in held)
+    asked = _index_by_name(name.lower() for name in wanted)
+    found: list[int | None] = []
+    for name in wanted:
+        is_exact = len(asked[name.lower()]) > 1
+        near = exact.get(name) or ([] if is_exact else folded.get(name.lower(), []))
+        if len(near) > 1:
+            raise SchemaError(_ambiguous(above + name, [held[place] for place in near]))
+        found.append(near[0] if near else None)
+    return found
+
+
+def twins(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return two names that differ only by case; None if there are none."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if name.lower() in seen:
+            return seen[name.lower()], name
+        seen[name.lower()] = name
+    return None
+
+
+def _index_by_name(names: Iterable[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        found.setdefault(name, []).append(place)
+    return found
+
+
+def _ambiguous(name: str, found: Sequence[str]) -> str:
+    return (
+        f"column {name!r} could be any of {' and '.join(map(repr, found))}: exclude it, or "
+        "write the rows again with names that differ in more than case"
+    )
+
+
+# --- types that may be read as another
+
+
+def widens(held: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return True if values of one type, not nested, may be read as another.
+
+    The new type has every value, or else Arrow's cast checks each value: a finer unit of time as a
+    coarser one, bytes as text, bytes as a fixed number of bytes.
+    """
+    if pa.types.is_null(held):
+        return True
+    rules = (_integer, _floating, _decimal, _time, _bytes)
+    return held == wanted or any(rule(held, wanted) for rule in rules)
+
+
+def _integer(held: pa.DataType, wanted: pa.DataType) -> bool:
+    if not pa.types.is_integer(held):
+        return False
+    low, high = _range(held)
+    if pa.types.is_integer(wanted):
+        least, most = _range(wanted)
+        return least <= low and high <= most
+    if pa.types.is_decimal(wanted):
+        return bool(wanted.precision - wanted.scale >= len(str(high)))
+    return pa.types.is_float64(wanted) and high <= _EXACT_IN_DOUBLE
+
+
+# Above it, a double does not have every whole number.
+_EXACT_IN_DOUBLE = 2**53
+
+
+def _range(kind: pa.DataType) -> tuple[int, int]:
+    if pa.types.is_unsigned_integer(kind):
+        return 0, 2**kind.bit_width - 1
+    return -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1
+
+
+def _floating(held: pa.DataType, wanted: pa.DataType) -> bool:
+    both = pa.types.is_floating(held) and pa.types.is_floating(wanted)
+    return bool(both and held.bit_width <= wanted.bit_width)
+
+
+def _decimal(held: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return True if a decimal has as many digits before and after the point, or more."""
+    if not (pa.types.is_decimal(held) and pa.types.is_decimal(wanted)):
+        return False
+    digits = wanted.precision - wanted.scale >= held.precision - held.scale
+    return bool(wanted.scale >= held.scale and digits)
+
+
+def _time(held: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return True for one kind of time in any unit, and for a date as midnight without a zone."""
+    if pa.types.is_timestamp(wanted):
+        if pa.types.is_date(held):
+            return wanted.tz is None
+        return pa.types.is_timestamp(held) and (held.tz is None) == (wanted.tz is None)
+    same = (pa.types.is_date, pa.types.is_time, pa.types.is_duration)
+    return any(is_a(held) and is_a(wanted) for is_a in same)
+
+
+def _bytes(held: pa.DataType, wanted: pa.DataType) -> bool:
+    if _is_text(wanted):
+        return _is_text(held) or _is_binary(held)
+    anything = _is_text(held) or _is_binary(held) or pa.types.is_fixed_size_binary(held)
+    if pa.types.is_fixed_size_binary(wanted):
+        return _is_binary(held)
+    return _is_binary(wanted) and anything
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(test(kind) for test in tests)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    return any(test(kind) for test in tests)
+
+
+def lacks_zone(held: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return True if a time without a zone would become an instant."""
+    both = pa.types.is_timestamp(held) and pa.types.is_timestamp(wanted)
+    return bool(both and held.tz is None and wanted.tz is not None)
+
+
+def reason(held: pa.DataType, wanted: pa.DataType) -> str:
+    """Return why one type is not read as another, and what to do."""
+    what = f"not every {held} is a {wanted}"
+    if pa.types.is_timestamp(held) and pa.types.is_timestamp(wanted):
+        what = "a time with a zone and one without are different values"
+    return f"{what}; read it with the type that it has, and cast it in the query"

@@ -1,4 +1,4 @@
-"""Between Spark's types and Arrow's: schemas, and batches made to fit one."""
+"""Schemas of Spark and of Arrow, and conversions between them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from krishiv_spark.arrow.compute import children
 from krishiv_spark.arrow.conform import conform
-from krishiv_spark.arrow.nested import children
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.messages.suggestions import did_you_mean
 
@@ -35,12 +35,12 @@ _UTC: dict[str, Any] = (
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema in which Spark exchanges rows of a schema; timestamps are UTC.
+    """Return the Arrow schema in which Spark exchanges rows of a schema; timestamps are UTC.
 
     Raises:
         SchemaError: If a column has a type that Arrow cannot carry.
     """
-    # One at a time, since PySpark's error does not say which it is about.
+    # One field at a time, since PySpark's error does not name the field.
     return pa.schema([_arrow_field(field) for field in schema.fields])
 
 
@@ -56,7 +56,7 @@ def _arrow_field(field: StructField) -> pa.Field:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The Spark schema of Arrow rows; a timestamp without a zone becomes TIMESTAMP_NTZ.
+    """Return the Spark schema of Arrow rows; a timestamp without a zone becomes TIMESTAMP_NTZ.
 
     Raises:
         SchemaError: If a column has a type that Spark has no counterpart for.
@@ -75,7 +75,7 @@ def _spark_field(field: pa.Field) -> StructField:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """A schema with the types in which Spark can hold the same values.
+    """Return a schema with the types in which Spark represents the same values.
 
     Dictionaries become their values, unsigned integers the next wider signed type, nanoseconds
     microseconds, large or view types the ordinary ones, and UUIDs text.
@@ -136,18 +136,18 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def pruned(schema: pa.Schema, columns: Sequence[str], format_name: str) -> pa.Schema:
-    """A schema with only the columns of the option `columns`, or with all of them.
+    """Return a schema with the columns of the option `columns`, or with all of them.
 
     Raises:
-        OptionError: If there is no such column; the nearest one is named.
-        SchemaError: If one of them is there twice.
+        OptionError: If a column does not exist; the error names the nearest one.
+        SchemaError: If one of them exists twice.
     """
     for name in columns:
         if name not in schema.names:
             hint = did_you_mean(name, schema.names, f"there are {', '.join(schema.names)}")
             raise OptionError(f"{format_name}: option 'columns' has {name!r}; {hint}")
-    wanted, there = columns or schema.names, Counter(schema.names)
-    twice = next((name for name in wanted if there[name] > 1), None)
+    wanted, counts = columns or schema.names, Counter(schema.names)
+    twice = next((name for name in wanted if counts[name] > 1), None)
     if twice is not None:
         raise SchemaError(
             f"column {twice!r} is there twice: exclude it with the option 'columns', or set a "
@@ -161,13 +161,13 @@ STAND_INS = {
     "geometry": "use st_asbinary(...)",
     "geography": "use st_asbinary(...)",
 }
-"""Types that PySpark hands over as structs, since Arrow lacks them, and what to write instead."""
+"""Types that PySpark passes as structs, since Arrow lacks them, and what to write instead."""
 
 
 def stands_for(kind: pa.DataType) -> str | None:
-    """Which of `STAND_INS` a struct is; None for any other type.
+    """Return the type of `STAND_INS` that a struct represents; None for any other type.
 
-    PySpark marks one of its fields (``pyspark.sql.pandas.types.to_arrow_type``).
+    PySpark flags one of its fields (``pyspark.sql.pandas.types.to_arrow_type``).
     """
     if not pa.types.is_struct(kind):
         return None
@@ -179,7 +179,8 @@ def stands_for(kind: pa.DataType) -> str | None:
 def has_shredded_variant(kind: Any) -> bool:
     """Return True if a type is, or contains, a variant whose values are in typed columns as well.
 
-    Spark writes variants so, in other columns for each file (parquet-format, "Variant Shredding").
+    Spark writes variants in this way, in other columns for each file (parquet-format, "Variant
+    Shredding").
     """
     if pa.types.is_struct(kind):
         fields = children(kind)

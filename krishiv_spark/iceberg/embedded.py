@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, unquote
 from krishiv_spark.errors import OptionError, StorageError
 from krishiv_spark.iceberg.options import FORMAT, REGISTER, IcebergOptions
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT, MAX_METADATA_BYTES
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO, InputFile, InputStream

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from krishiv_spark.errors import DataLossError, KrishivError
 from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

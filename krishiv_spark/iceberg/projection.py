@@ -62,9 +62,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from krishiv_spark.arrow.compute import pc
-from krishiv_spark.arrow.nested import list_with, map_with, struct_with
-from krishiv_spark.arrow.uuids import uuid_texts
+from krishiv_spark.arrow.cast import uuid_texts
+from krishiv_spark.arrow.compute import list_with, map_with, pc, struct_with
 from krishiv_spark.errors import SchemaError
 
 __all__ = [

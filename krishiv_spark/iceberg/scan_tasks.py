@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.arrow.compute import pc
-from krishiv_spark.arrow.nested import Convert, same
+from krishiv_spark.arrow.compute import Convert, pc, same
 from krishiv_spark.errors import DataLossError, KrishivError, SchemaError
 from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
@@ -28,7 +27,7 @@ from krishiv_spark.parquet.footers import (
 )
 from krishiv_spark.parquet.inputs import ParquetInput, open_input
 from krishiv_spark.parquet.ranges import OPEN_COST, pack, read_all, read_row_groups, spans
-from krishiv_spark.runtime.crashes import name_rows
+from krishiv_spark.runtime.workers import name_rows
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

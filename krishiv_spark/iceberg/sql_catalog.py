@@ -26,7 +26,7 @@ from typing_extensions import override
 from krishiv_spark.iceberg.embedded import CatalogFile, parse_sqlite_uri
 from krishiv_spark.iceberg.guarded_catalog import GuardedMetastoreCatalog
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata

@@ -172,12 +172,12 @@ def load(
     _check_names(jobs, sound, problems)
     _check_checkpoints(jobs, sound, problems)
     problems.raise_if_any()
-    side_by_side = isinstance(model, JobList) and model.order == "sideBySide"
+    map_in_parallel = isinstance(model, JobList) and model.order == "sideBySide"
     if unused:
         notes.append(f"not used here: {', '.join(unused)}")
-    notes += _never_reached(jobs, side_by_side=side_by_side)
+    notes += _never_reached(jobs, map_in_parallel=map_in_parallel)
     shown = tuple(dict.fromkeys(map(hide, notes)))
-    return LoadedJobs(_with_others(jobs), side_by_side, shown, known.secrets(), values.hide)
+    return LoadedJobs(_with_others(jobs), map_in_parallel, shown, known.secrets(), values.hide)
 
 
 def _form_of(tree: Located) -> type[Workflow | JobList | JobSpec]:
@@ -237,8 +237,8 @@ def _with_others(jobs: tuple[ReadyJob, ...]) -> tuple[ReadyJob, ...]:
     )
 
 
-def _never_reached(jobs: tuple[ReadyJob, ...], *, side_by_side: bool) -> Iterator[str]:
-    for job in () if side_by_side else jobs[:-1]:
+def _never_reached(jobs: tuple[ReadyJob, ...], *, map_in_parallel: bool) -> Iterator[str]:
+    for job in () if map_in_parallel else jobs[:-1]:
         if not job.ends:
             yield (
                 f"job {job.name!r} never ends, so the jobs after it never start: give it "

@@ -97,14 +97,14 @@ class LoadedJobs:
 
     Attributes:
         jobs: In order.
-        side_by_side: Whether they run at the same time.
+        map_in_parallel: Whether they run at the same time.
         notes: What the user may want to know, a line each.
         secrets: Values that are shown nowhere.
         hide: Returns a text with the names of variables instead of their values.
     """
 
     jobs: tuple[ReadyJob, ...]
-    side_by_side: bool
+    map_in_parallel: bool
     notes: tuple[str, ...]
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     hide: Callable[[str], str] = field(default=str, repr=False, compare=False)

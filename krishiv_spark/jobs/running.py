@@ -217,7 +217,7 @@ class JobRunner:
             KrishivError, PySparkException: If a job cannot be started, or a batch has failed.
         """
         with active_again(self.spark):
-            if loaded.side_by_side:
+            if loaded.map_in_parallel:
                 self._side_by_side(loaded.jobs)
             else:
                 self._one_by_one(loaded.jobs)

@@ -15,7 +15,7 @@ from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets import Claim
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.options import Options
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.base import Epoch, TwoPhaseCommitter, Writer
 from krishiv_spark.sinks.history import check_first, check_history, check_target
 from krishiv_spark.sinks.identity import is_already_committed

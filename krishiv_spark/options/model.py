@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_a
 from pydantic import (
     AfterValidator,
     AliasChoices,
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -26,12 +27,12 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.messages.exception_chains import raise_alone
 from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.options.references import has_reference, resolved
-from krishiv_spark.runtime.late_model import LateModel
 
 __all__ = [
     "ByteSize",
     "DistinctNames",
     "Duration",
+    "LateModel",
     "Names",
     "OptionFault",
     "Options",
@@ -161,6 +162,24 @@ class OptionFault(NamedTuple):
 
     key: str | None
     text: str
+
+
+class LateModel(BaseModel):
+    """A model whose validator is built by the first process that validates; most never do.
+
+    The models of other packages are built at once. They may be sent by value, as from a notebook; a
+    second copy makes cloudpickle reset the existing class to its first state, and pydantic would
+    wait permanently for a validator that it has built already.
+    """
+
+    model_config = ConfigDict(defer_build=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Build it, unless it is one of this package's."""
+        super().__pydantic_init_subclass__(**kwargs)
+        if not cls.__module__.startswith("krishiv_spark."):
+            cls.model_rebuild(raise_errors=False)
 
 
 class Options(LateModel):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.nested import Convert, children, is_list
+from krishiv_spark.arrow.compute import Convert, children, is_list
 from krishiv_spark.parquet.calendars import INSTANT, Calendar
 from krishiv_spark.parquet.inputs import ParquetInput
 from krishiv_spark.parquet.leaves import Leaves

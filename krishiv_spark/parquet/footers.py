@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from krishiv_spark.arrow.nested import children, is_list
+from krishiv_spark.arrow.cast import UTC, localized
+from krishiv_spark.arrow.compute import children, is_list
+from krishiv_spark.arrow.conform import lacks_zone
 from krishiv_spark.arrow.schemas import has_shredded_variant, plain_schema
-from krishiv_spark.arrow.time_zones import UTC, localized
-from krishiv_spark.arrow.widening import lacks_zone
 from krishiv_spark.errors import DataLossError, KrishivError, OptionError, SchemaError
 from krishiv_spark.offsets.watermark import EventTimeLimit, EventTimes, epoch_ms
 from krishiv_spark.parquet.calendars import Calendar, TimeRules
 from krishiv_spark.parquet.corrections import stored_schema
 from krishiv_spark.parquet.inputs import ParquetInput, open_input
 from krishiv_spark.parquet.tails import fingerprint
-from krishiv_spark.runtime.crashes import name_call
+from krishiv_spark.runtime.workers import name_call
 from krishiv_spark.storage.disk import DISK
 from krishiv_spark.storage.files import Files, Identity, OpenedFile
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from krishiv_spark.arrow.nested import Convert, same
+from krishiv_spark.arrow.compute import Convert, same
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet.footer_edits import (
     UnsupportedColumn,

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.nested import (
+from krishiv_spark.arrow.compute import (
     Convert,
     children,
     is_list,

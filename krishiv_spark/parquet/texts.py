@@ -11,8 +11,7 @@ import re
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.time_zones import UTC, localized
-from krishiv_spark.arrow.tiny_numbers import is_tiny
+from krishiv_spark.arrow.cast import UTC, is_tiny, localized
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet.names import DataFile
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from krishiv_spark.errors import KrishivError, QueryFailed
-from krishiv_spark.runtime.crashes import file_of_crash
+from krishiv_spark.runtime.workers import file_of_crash
 
 __all__ = ["Failure", "failure_of", "may_pass"]
 

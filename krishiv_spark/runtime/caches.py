@@ -1,18 +1,67 @@
-"""Where this package keeps what can be made again, for one user of a machine."""
+"""Caches: in the memory of a process, and in a folder of one user of a machine."""
 
 from __future__ import annotations
 
 import os
 import stat
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
-__all__ = ["find_stranger", "user_cache"]
+__all__ = ["LruCache", "find_stranger", "user_cache"]
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class LruCache(Generic[Key, Value]):
+    """A mapping that drops its least recently used keys. Any thread.
+
+    Args:
+        most: Maximum number of keys, or maximum sum of weights; the newest key stays whatever it
+            weighs.
+        weight: Returns the weight of a value, at least 1; None if each weighs 1.
+    """
+
+    def __init__(self, most: int, weight: Callable[[Value], int] | None = None) -> None:
+        self._most = most
+        self._weight = weight or (lambda _: 1)
+        self._weights = 0
+        self._values: dict[Key, Value] = {}  # in the order of their last use
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Key) -> Value | None:
+        """Return the value of a key; None if it is not cached."""
+        with self._lock:
+            if key in self._values:
+                self._values[key] = self._values.pop(key)
+            return self._values.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        """Cache a value, instead of another one of its key."""
+        with self._lock:
+            self._drop(key)
+            self._values[key] = value
+            self._weights += self._weight(value)
+            while self._weights > self._most and len(self._values) > 1:
+                self._drop(next(iter(self._values)))
+
+    def _drop(self, key: Key) -> None:
+        if key in self._values:
+            self._weights -= self._weight(self._values.pop(key))
+
+
+# --- in a folder
 
 _ROOT = 0
 
 
 def user_cache() -> Path:
-    """``$XDG_CACHE_HOME/krishiv-spark``, or else ``~/.cache/krishiv-spark``; it may not exist."""
+    """Return ``$XDG_CACHE_HOME/krishiv-spark`` or ``~/.cache/krishiv-spark``; it may not exist."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "krishiv-spark"
 
@@ -20,11 +69,11 @@ def user_cache() -> Path:
 def find_stranger(folder: Path) -> str | None:
     """Return how another user of the machine could put a file into a folder; None if none can.
 
-    The folder and those that it is in must belong to this user or root, and nobody else may write
-    to them. A folder with the sticky bit, as ``/tmp``, may be among those that it is in.
+    The folder and those above it must belong to this user or root, and no other user may write to
+    them. A folder above it may have the sticky bit, as ``/tmp``.
 
     Raises:
-        OSError: If the folder does not exist, or cannot be looked at.
+        OSError: If the folder does not exist, or its status cannot be read.
     """
     leaf = folder.resolve(strict=True)
     waiting, checked = [Path(os.path.abspath(folder)), leaf], set[Path]()
@@ -49,7 +98,7 @@ def _is_shared(found: os.stat_result) -> bool:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Return whether a group has no member but this user, or root.
+    """Return True if a group has no member but this user, or root.
 
     Many systems give each user a group of the same name, and let it write by default.
     """

@@ -1,23 +1,25 @@
-"""Pauses between attempts: they grow, differ between processes, and end at a deadline."""
+"""Attempts until a deadline, with pauses in between, and calls in parallel."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-__all__ = ["Backoff"]
+__all__ = ["Backoff", "map_in_parallel"]
 
 _SHORTEST_S, _LONGEST_S = 0.001, 0.25
 
 
 class Backoff:
-    """Pauses while something does not succeed.
+    """Pauses between attempts, which grow, differ between processes, and end at a deadline.
 
     Args:
-        timeout_s: How long it may go on without progress.
-        shortest_s: The longest that the first pause may be; each next one doubles that.
-        longest_s: The longest that any pause may be.
+        timeout_s: Time without progress until the deadline, in seconds.
+        shortest_s: Maximum of the first pause, in seconds; each next pause doubles it.
+        longest_s: Maximum of all pauses, in seconds.
     """
 
     def __init__(
@@ -29,29 +31,29 @@ class Backoff:
         self.succeeded()
 
     def succeeded(self) -> None:
-        """There was progress: begin anew."""
+        """Set the deadline and the pauses again, since there was progress."""
         self._until_s = time.monotonic() + self._timeout_s
         self._next_s = self._shortest_s
 
     @property
     def left_s(self) -> float:
-        """How long it may still go on."""
+        """Seconds until the deadline."""
         return max(0.0, self._until_s - time.monotonic())
 
     def pause(self) -> bool:
-        """Wait a little; False at once if time is up."""
+        """Pause and return True; return False at once after the deadline."""
         if time.monotonic() >= self._until_s:
             return False
-        time.sleep(_jittered(self._next_s))
+        time.sleep(_add_jitter(self._next_s))
         self._next_s = min(2 * self._next_s, self._longest_s)
         return True
 
     def attempts(self) -> Iterator[float]:
-        """Begin an attempt, pause, and begin the next, as long as there is time for one.
+        """Yield once for each attempt until the deadline, and pause in between.
 
         Yields:
-            How long the attempt may take, in seconds; more than 0 unless ``timeout_s`` is 0. An
-            attempt in no time would find out nothing, and hide why those before it failed.
+            Maximum duration of the attempt, in seconds; more than 0 unless ``timeout_s`` is 0. An
+            attempt without time would fail, and hide why those before it failed.
         """
         left_s = self._timeout_s
         yield left_s
@@ -59,15 +61,35 @@ class Backoff:
             yield left_s
 
     def pause_or_raise(self, error: Callable[[], Exception]) -> None:
-        """Wait a little.
+        """Pause.
 
         Raises:
-            Exception: The one given, if time is up.
+            Exception: The given one, after the deadline.
         """
         if not self.pause():
             raise error()
 
 
-def _jittered(pause_s: float) -> float:
-    """A half to all of it: drivers that have met each other do not meet again and again."""
+def _add_jitter(pause_s: float) -> float:
+    """Return a half to all of a pause: two drivers that collide do not do so repeatedly."""
     return random.uniform(pause_s / 2, pause_s)  # noqa: S311  no secret
+
+
+# --- in parallel
+
+_Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
+
+_MOST = 16
+
+
+def map_in_parallel(function: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
+    """Return the results of a function for each item, in their order; one item needs no thread.
+
+    Raises:
+        Exception: The first that the function raises, after it was called for all items.
+    """
+    if len(items) <= 1:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(_MOST, len(items)), "krishiv-side") as threads:
+        return [call.result() for call in [threads.submit(function, item) for item in items]]

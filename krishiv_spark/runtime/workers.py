@@ -1,26 +1,38 @@
-"""Tuning of Spark's Python workers, which Spark reuses from task to task.
+"""Spark's Python workers: their tuning, and the file that a crashed one has read.
 
-Each setting was measured (docs/performance.md). ``KRISHIV_SPARK_TUNE_WORKERS=off`` in the
-environment of the workers leaves all of them unchanged.
+Spark reuses them from task to task. Each setting was measured (docs/performance.md).
+``KRISHIV_SPARK_TUNE_WORKERS=off`` in the environment of the workers leaves all of them unchanged.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import functools
 import gc
 import os
+import re
 import socket
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePath
-from typing import TypeVar
+from types import CodeType, FunctionType
+from typing import TypeVar, cast
 from zipimport import zipimporter
 
-__all__ = ["application", "is_of_spark", "local_folder", "tune_worker", "with_quick_acks"]
+__all__ = [
+    "application",
+    "file_of_crash",
+    "is_of_spark",
+    "local_folder",
+    "name_call",
+    "name_rows",
+    "tune_worker",
+    "with_quick_acks",
+]
 
 T = TypeVar("T")
 
@@ -232,3 +244,52 @@ def _is_local_connection(descriptor: int) -> bool:
 def _of_spark(finder: object) -> bool:
     name = PurePath(finder.archive).name if isinstance(finder, zipimporter) else ""
     return name.startswith(_ARCHIVES)
+
+
+# --- the file that a crashed worker read
+
+# PyArrow ends the process when some metadata of a damaged file are read (docs/upstream/).
+# ``faulthandler`` then writes the functions that ran, each with the name of its source file, and
+# with ``spark.python.worker.faulthandler.enabled`` Spark puts that into the driver's error. So the
+# reader is called by a function whose source file has the name of the file that is read. That costs
+# some microseconds for each file.
+
+_NAME = "<krishiv-spark reads {}>"
+"""In angle brackets, so that no traceback looks for lines of source in it."""
+
+_NAMED = re.compile(r'File "<krishiv-spark reads (.*?)(?:>"|\.\.\.|$)', re.MULTILINE)
+
+
+def name_call(path: str, call: Callable[[], T]) -> T:
+    """Call a function from one that has the name of a file, and return its result."""
+    return cast("T", _name_code(path, _call.__code__)(call))
+
+
+def name_rows(path: str, rows: Iterator[T]) -> Iterator[T]:
+    """Yield from an iterator, from a function that has the name of a file."""
+    return cast("Iterator[T]", _name_code(path, _yield.__code__)(rows))
+
+
+def file_of_crash(text: str) -> str | None:
+    """Return the file that a process read when it died, from the text of ``faulthandler``.
+
+    The text has at most 500 characters of the name, with others than ASCII escaped.
+    """
+    found = _NAMED.search(text)
+    return None if found is None else found[1]
+
+
+def _name_code(path: str, code: CodeType) -> FunctionType:
+    # With its setting, Spark enables it for a task, and disables it afterwards.
+    if is_of_spark() and not faulthandler.is_enabled():
+        with contextlib.suppress(Exception):  # without a standard error there is nothing to write
+            faulthandler.enable()
+    return FunctionType(code.replace(co_filename=_NAME.format(path)), {})
+
+
+def _call(call: Callable[[], T]) -> T:
+    return call()
+
+
+def _yield(rows: Iterator[T]) -> Iterator[T]:
+    yield from rows

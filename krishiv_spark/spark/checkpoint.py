@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from krishiv_spark.errors import CheckpointMismatch, OptionError, StorageError
 from krishiv_spark.messages.suggestions import line_of_id, restore_metadata
 from krishiv_spark.offsets.planned import PlannedOffsets
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.spark.offset_log import OffsetSeq
 from krishiv_spark.spark.query_target import QueryTarget
 from krishiv_spark.storage import ENVIRONMENT, Folder, Storage, StoreUrl

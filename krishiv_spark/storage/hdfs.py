@@ -23,7 +23,7 @@ from pydantic import Field, SecretStr
 from typing_extensions import override
 
 from krishiv_spark.errors import OptionError, StorageError
-from krishiv_spark.runtime.parallel import side_by_side
+from krishiv_spark.runtime.retry import map_in_parallel
 from krishiv_spark.storage.base import BaseStore, StoreUrl, split_authority
 from krishiv_spark.storage.files import (
     MOST_BYTES,
@@ -407,7 +407,7 @@ class HdfsFiles(Files):
 
     @override
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-        return iter(side_by_side(function, items))
+        return iter(map_in_parallel(function, items))
 
     def _read(self, path: str, start: int, end: int) -> bytes:
         if start >= end:

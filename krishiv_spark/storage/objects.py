@@ -26,7 +26,7 @@ from typing_extensions import override
 from krishiv_spark.errors import NotExclusiveError, StorageError
 from krishiv_spark.messages.exception_chains import describe, raise_alone
 from krishiv_spark.runtime.contact import TimeoutPolicy
-from krishiv_spark.runtime.parallel import side_by_side
+from krishiv_spark.runtime.retry import map_in_parallel
 from krishiv_spark.storage.base import BaseStore, StoreUrl, split_authority
 from krishiv_spark.storage.clients import (
     StoreClient,
@@ -251,7 +251,7 @@ class ObjectFolder(Folder):
 
     @override
     def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
-        return side_by_side(self.read, names)
+        return map_in_parallel(self.read, names)
 
     @override
     def create(self, name: str, data: bytes) -> bool:
@@ -485,7 +485,7 @@ class ObjectFiles(Files):
 
     @override
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-        return iter(side_by_side(function, items))
+        return iter(map_in_parallel(function, items))
 
     def _ask(self, verb: str, path: str, function: Callable[[Any], _T]) -> _T:
         return self._client.ask(f"{verb} {path}", function, partial(_translate, path))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from krishiv_spark.runtime.parallel import side_by_side
+from krishiv_spark.runtime.retry import map_in_parallel
 
 __all__ = ["TAIL_BYTES", "RangedFile"]
 
@@ -76,7 +76,7 @@ class RangedFile(io.RawIOBase):
                 stretch.start, min(stretch.start + self._ahead, stretch.end), _PIECE_BYTES
             )
         ]
-        found = side_by_side(lambda piece: self._fetch(piece[1], piece[2]), pieces)
+        found = map_in_parallel(lambda piece: self._fetch(piece[1], piece[2]), pieces)
         parts: dict[int, list[bytes]] = {}
         for (stretch, _, _), data in zip(pieces, found, strict=True):
             parts.setdefault(stretch.start, []).append(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, Union
 
-from krishiv_spark.arrow.column_names import twins
+from krishiv_spark.arrow.conform import twins
 from krishiv_spark.errors import OptionError
 
 if TYPE_CHECKING:

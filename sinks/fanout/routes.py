@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.column_names import twins
+from krishiv_spark.arrow.conform import twins
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.sinks.base import OutputMode

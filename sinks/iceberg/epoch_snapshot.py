@@ -49,7 +49,7 @@ from krishiv_spark.iceberg._pyiceberg import (
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import create_metadata_uuid
 from krishiv_spark.iceberg.planning import count_listed_files
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 
 if TYPE_CHECKING:
     from pyiceberg.avro.codecs import AvroCompressionCodec

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg._pyiceberg import get_parent_ids
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.runtime.parallel import side_by_side
+from krishiv_spark.runtime.retry import map_in_parallel
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
 from krishiv_spark.storage.paths import url_scheme
 
@@ -257,7 +257,7 @@ def check_staged_exist(io: FileIO, staged: Sequence[StagedDataFiles]) -> None:
 
     missing = next((path for path in on_disk if not exists(path)), None)
     if missing is None:
-        found = side_by_side(exists, old)
+        found = map_in_parallel(exists, old)
         missing = next((path for path, there in zip(old, found, strict=True) if not there), None)
     if missing is not None:
         raise CommitRejected(

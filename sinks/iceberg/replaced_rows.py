@@ -42,7 +42,7 @@ from krishiv_spark.iceberg.planning import (
 from krishiv_spark.iceberg.projection import to_stored_schema, widen_for_planning
 from krishiv_spark.iceberg.property_keys import PARENT_KEY, iterate_ancestors
 from krishiv_spark.iceberg.scan_tasks import ScanProjection, plan_tasks, read_task
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.upsert_staging import to_sortable
 

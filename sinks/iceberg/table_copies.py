@@ -46,7 +46,7 @@ from krishiv_spark.iceberg.metadata_files import METADATA_SUFFIX, read_pieces
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import find_table_id, get_table_id
 from krishiv_spark.iceberg.property_keys import EPOCH_PREFIX, parse_count
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.runtime.once import warn_once
 
 if TYPE_CHECKING:

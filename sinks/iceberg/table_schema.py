@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.nested import children
+from krishiv_spark.arrow.cast import is_uuid
+from krishiv_spark.arrow.compute import children
 from krishiv_spark.arrow.schemas import STAND_INS, stands_for
-from krishiv_spark.arrow.uuids import is_uuid
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.messages.suggestions import did_you_mean

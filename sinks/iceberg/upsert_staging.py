@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from krishiv_spark.arrow.cast import is_uuid
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.partition_files import chunks
 from krishiv_spark.arrow.schemas import conform
-from krishiv_spark.arrow.uuids import is_uuid
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.inputs import open_input

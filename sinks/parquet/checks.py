@@ -9,13 +9,13 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.column_names import twins
-from krishiv_spark.arrow.nested import children
+from krishiv_spark.arrow.compute import children
+from krishiv_spark.arrow.conform import twins
 from krishiv_spark.arrow.schemas import STAND_INS, plain_schema, stands_for
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.parquet.layout import SINK_LOG
 from krishiv_spark.parquet.names import is_hidden
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.parquet.tables import TableFolder
 
 __all__ = [

@@ -16,7 +16,7 @@ from functools import lru_cache
 from krishiv_spark.errors import CommitRejected, CommitUnknown, SinkError, StorageError
 from krishiv_spark.parquet.identity import table_id
 from krishiv_spark.parquet.store_progress import StoreTableLog
-from krishiv_spark.runtime.parallel import side_by_side
+from krishiv_spark.runtime.retry import map_in_parallel
 from krishiv_spark.sinks.base import Epoch, OutputMode
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.participant import TableLogView, TableParticipant
@@ -95,7 +95,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         """
         try:
             files = _files(staged)
-            completed = side_by_side(self._table.uploads.complete, [f.upload for f in files])
+            completed = map_in_parallel(self._table.uploads.complete, [f.upload for f in files])
             gone = [file for file, visible in zip(files, completed, strict=True) if not visible]
             if gone:
                 raise self._lost(epoch, gone, is_visible=any(completed))
@@ -136,7 +136,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
 
     def discard(self, staged: Sequence[StagedUploads]) -> None:
         """Driver: remove what no intent names."""
-        side_by_side(self._table.uploads.discard, [file.upload for file in _files(staged)])
+        map_in_parallel(self._table.uploads.discard, [file.upload for file in _files(staged)])
 
     def abandon(self, epoch: Epoch) -> None:
         """Driver: remove what failed attempts have left open."""
@@ -210,7 +210,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         """
         if committed:
             uploads = [file.upload for file in _files(staged)]
-            side_by_side(self._table.uploads.complete, uploads)
+            map_in_parallel(self._table.uploads.complete, uploads)
             self._remove_replaced(staged)
             self._table.log_of(epoch.query).mark_finished(epoch.generation or 0)
         else:
@@ -224,10 +224,10 @@ class UploadParticipant(TableParticipant[StagedUploads]):
 
     def _abort(self, staged: Sequence[StagedUploads]) -> None:
         """An intent names them, and who was taken over from may be about to complete them."""
-        side_by_side(self._table.uploads.abort, [file.upload for file in _files(staged)])
+        map_in_parallel(self._table.uploads.abort, [file.upload for file in _files(staged)])
 
     def _look(self, files: Sequence[StagedUpload]) -> Mapping[StagedUpload, UploadState]:
-        found = side_by_side(self._table.uploads.state, [file.upload for file in files])
+        found = map_in_parallel(self._table.uploads.state, [file.upload for file in files])
         return dict(zip(files, found, strict=True))
 
     def _lost(self, epoch: Epoch, gone: Sequence[StagedUpload], *, is_visible: bool) -> SinkError:

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from krishiv_spark.arrow.nested import children
+from krishiv_spark.arrow.compute import children
 from krishiv_spark.arrow.partition_files import OpenFiles
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.parquet.names import DataFile

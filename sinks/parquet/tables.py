@@ -19,7 +19,7 @@ from krishiv_spark.parquet.layout import META, SINK_LOG, linked_folders, visible
 from krishiv_spark.parquet.names import is_data, is_hidden
 from krishiv_spark.parquet.store_progress import StoreTableLog
 from krishiv_spark.parquet.tails import MAGIC
-from krishiv_spark.runtime.parallel import side_by_side
+from krishiv_spark.runtime.retry import map_in_parallel
 from krishiv_spark.storage import Folder, Storage, StoreUrl, Uploads
 from krishiv_spark.storage.disk import DISK, DiskFolder
 
@@ -220,7 +220,7 @@ class StoreTable:
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files, side by side; what is gone already is no error."""
-        side_by_side(lambda name: self._folder.remove([name]), list(names))
+        map_in_parallel(lambda name: self._folder.remove([name]), list(names))
 
     def _ends_as_parquet(self, name: str) -> bool:
         return (self._folder.tail(name, 8) or b"")[4:] in MAGIC

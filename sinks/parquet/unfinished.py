@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from krishiv_spark.parquet.names import DataFile, query_tag
-from krishiv_spark.runtime.lru import LruCache
-from krishiv_spark.runtime.parallel import side_by_side
+from krishiv_spark.runtime.caches import LruCache
+from krishiv_spark.runtime.retry import map_in_parallel
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.parquet.tables import StoreTable
 from krishiv_spark.storage import PendingUpload
@@ -50,7 +50,7 @@ def discard_open(table: StoreTable, epoch: Epoch, is_owner: Callable[[Epoch], bo
     """
     found = list(pending_of(table, epoch.query))
     if found and is_owner(epoch):
-        side_by_side(table.uploads.discard, [item.upload for item in found])
+        map_in_parallel(table.uploads.discard, [item.upload for item in found])
 
 
 def pending_of(table: StoreTable, query: str) -> Iterator[PendingUpload]:

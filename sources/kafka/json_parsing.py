@@ -19,9 +19,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
-from krishiv_spark.arrow.compute import pc
-from krishiv_spark.arrow.nested import children
-from krishiv_spark.arrow.tiny_numbers import has_tiny_decimal
+from krishiv_spark.arrow.cast import has_tiny_decimal
+from krishiv_spark.arrow.compute import children, pc
 from krishiv_spark.sources.kafka.json_types import (
     JsonRules,
     build_form,

@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.arrow.compute import pc
-from krishiv_spark.arrow.nested import Convert, children, list_with, same, struct_with
+from krishiv_spark.arrow.cast import localized
+from krishiv_spark.arrow.compute import Convert, children, list_with, pc, same, struct_with
 from krishiv_spark.arrow.schemas import stands_for
-from krishiv_spark.arrow.time_zones import localized
 from krishiv_spark.errors import SchemaError
 
 __all__ = [

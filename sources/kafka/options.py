@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
-from krishiv_spark.arrow.time_zones import Zone
+from krishiv_spark.arrow.cast import Zone
 from krishiv_spark.kafka.config import KafkaOptions
 from krishiv_spark.kafka.records.scanner import INFLATED_BYTES
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition

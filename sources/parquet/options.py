@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import AliasChoices, Field
 
-from krishiv_spark.arrow.time_zones import Zone
+from krishiv_spark.arrow.cast import Zone
 from krishiv_spark.errors import OptionError
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.options import ByteSize, Duration, Names

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.column_names import places
-from krishiv_spark.arrow.nested import Convert
+from krishiv_spark.arrow.compute import Convert
+from krishiv_spark.arrow.conform import places
 from krishiv_spark.arrow.schemas import conform, has_shredded_variant, stands_for
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet.calendars import Calendar, TimeRules
@@ -33,7 +33,7 @@ from krishiv_spark.parquet.inputs import ParquetInput
 from krishiv_spark.parquet.layout import check_shared
 from krishiv_spark.parquet.ranges import read_row_groups, spans
 from krishiv_spark.parquet.texts import NULL_VALUE, value_of
-from krishiv_spark.runtime.crashes import name_rows
+from krishiv_spark.runtime.workers import name_rows
 from krishiv_spark.sources.parquet.offset_store import SkippedRange, record_skipped_range
 from krishiv_spark.storage import Files, Folder, Identity
 from krishiv_spark.storage.disk import DISK

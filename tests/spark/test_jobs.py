@@ -216,7 +216,7 @@ def test_whoever_ran_a_job_finds_his_own_formats_again(spark, runner, tmp_path):
     start("checked")
     runner.made().run(loaded)
     start("ran")
-    runner.made().run(replace(loaded, side_by_side=True))
+    runner.made().run(replace(loaded, map_in_parallel=True))
     start("ran side by side")
     assert SparkSession.getActiveSession() is spark
 

@@ -78,7 +78,7 @@ class Table:
 
         with monkeypatch.context() as patched:
             patched.setattr(kind, "complete", dies)
-            patched.setattr(completing, "side_by_side", lambda call, items: [*map(call, items)])
+            patched.setattr(completing, "map_in_parallel", lambda call, items: [*map(call, items)])
             with pytest.raises(KeyboardInterrupt):
                 driver.commit(0, messages)
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from krishiv_spark.errors import UploadGoneError
-from krishiv_spark.runtime.parallel import side_by_side
+from krishiv_spark.runtime.retry import map_in_parallel
 from krishiv_spark.storage import Storage, UploadState, azure, gcs, s3
 from krishiv_spark.storage.uploads import part_size
 
@@ -81,8 +81,8 @@ def test_threads_that_complete_side_by_side_all_see_the_file(place):
 
 def test_many_are_completed_side_by_side_without_a_word(place, caplog):
     uploads, folder = place
-    many = side_by_side(lambda number: uploaded(uploads, str(number)), list(range(40)))
-    assert all(side_by_side(uploads.complete, many))
+    many = map_in_parallel(lambda number: uploaded(uploads, str(number)), list(range(40)))
+    assert all(map_in_parallel(uploads.complete, many))
     assert len(seen(folder)) == 40
     assert [record.getMessage() for record in caplog.records] == []
 

@@ -56,7 +56,7 @@ from krishiv_spark.iceberg.planning import DeleteFile, TableFile, UnreadableErro
 from krishiv_spark.iceberg.property_keys import parse_count
 from krishiv_spark.iceberg.scan_tasks import ScanProjection, choose_task_bytes, plan_tasks
 from krishiv_spark.parquet.footers import BadFileError
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.iceberg import epoch_snapshot
 from krishiv_spark.sinks.iceberg.epoch_properties import read_committed_epoch, read_epoch_of_rows
 from krishiv_spark.sinks.iceberg.expiry import Retention

@@ -14,7 +14,7 @@ from pyiceberg.types import StringType
 
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.iceberg import epoch_snapshot
 
 _EPOCHS = 66  # manifests of manifests that were merged are merged

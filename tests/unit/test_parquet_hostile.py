@@ -18,7 +18,7 @@ from parquet_forms import encrypted
 from parquet_fuzzing import fatal, outcome, plain, read, varint, with_footer
 
 from krishiv_spark.parquet.footers import BadFileError, TooLargeError, file_errors
-from krishiv_spark.runtime.crashes import file_of_crash, name_call, name_rows
+from krishiv_spark.runtime.workers import file_of_crash, name_call, name_rows
 
 SILENT_S = 60
 SUPPORT = Path(__file__).parents[1] / "support"

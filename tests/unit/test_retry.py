@@ -51,7 +51,7 @@ def test_the_first_attempt_has_all_the_time_however_late_it_begins(clock):
 
 
 def test_pauses_double_up_to_the_longest(clock, monkeypatch):
-    monkeypatch.setattr(retry, "_jittered", lambda pause_s: pause_s)
+    monkeypatch.setattr(retry, "_add_jitter", lambda pause_s: pause_s)
     backoff = Backoff(60, 0.5, 4)
     for _ in range(6):
         backoff.pause()

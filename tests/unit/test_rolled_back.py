@@ -14,7 +14,7 @@ from krishiv_spark.cli import main
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import PlannedOffsets, open_log
 from krishiv_spark.offsets.stored import StoredEntries
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks import agreement
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.fanout.participant import FanoutParticipant

@@ -17,7 +17,7 @@ from krishiv_spark.errors import CheckpointMismatch, LogError
 from krishiv_spark.lifecycle import resumption
 from krishiv_spark.lifecycle.epoch_write import StreamWrite
 from krishiv_spark.offsets import open_log
-from krishiv_spark.runtime.lru import LruCache
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter

@@ -111,7 +111,7 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     ),  # enough for four coordinators, and much less work than 512
     (transactions, "_LAST_EPOCH", 2**15 - 2),
     (retry, "time", TIME),
-    (retry, "_jittered", lambda pause_s: pause_s),  # a seed tells one story
+    (retry, "_add_jitter", lambda pause_s: pause_s),  # a seed tells one story
     (row_records, "time", TIME),
     (tasks, "warm_ahead", lambda: None),
     (tasks, "await_warm", lambda: None),
