@@ -24,7 +24,7 @@ from krishiv_spark.sinks.base import (
     Task,
     Writer,
 )
-from krishiv_spark.sinks.identity import is_already_committed
+from krishiv_spark.sinks.epoch_checks import is_already_committed
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 from krishiv_spark.sinks.logged import LogCommitter
 from krishiv_spark.sinks.parquet.writer import ParquetWriter

@@ -45,8 +45,8 @@ from krishiv_spark.parquet.footers import (
     UnsupportedFileError,
 )
 from krishiv_spark.queries.failures import may_pass
-from krishiv_spark.sinks.log_places import LogPlaceOptions
 from krishiv_spark.sinks.numbered import NumberedJobOptions
+from krishiv_spark.sinks.options import LogPlaceOptions
 from krishiv_spark.sinks.participant import LostIntentError
 from krishiv_spark.sources.base import SourceOptions
 from krishiv_spark.sources.iceberg.planner import ChangedRowsError

@@ -19,10 +19,9 @@ from krishiv_spark.runtime.lazy import find
 if TYPE_CHECKING:
     from krishiv_spark.formats import register
     from krishiv_spark.memory import memory_batches, memory_clear, memory_table
-    from krishiv_spark.sinks.each_batch import each_batch
-    from krishiv_spark.sinks.fanout.routed import routed
+    from krishiv_spark.sinks.each_batch import each_batch, upsert
+    from krishiv_spark.sinks.fanout.options import routed
     from krishiv_spark.sinks.iceberg.views.aggregate import aggregate
-    from krishiv_spark.sinks.upsert import upsert
     from krishiv_spark.sources.memory.handle import memory_source
     from krishiv_spark.spark.fast_start.builder import fast_start
 
@@ -48,8 +47,8 @@ _HOMES = {
     "fast_start": "krishiv_spark.spark.fast_start.builder",
     "memory_source": "krishiv_spark.sources.memory.handle",
     "memory_table": "krishiv_spark.memory",
-    "routed": "krishiv_spark.sinks.fanout.routed",
-    "upsert": "krishiv_spark.sinks.upsert",
+    "routed": "krishiv_spark.sinks.fanout.options",
+    "upsert": "krishiv_spark.sinks.each_batch",
 }
 
 

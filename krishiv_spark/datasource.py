@@ -180,7 +180,7 @@ class KrishivDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from krishiv_spark.lifecycle.epoch_write import StreamWrite
         from krishiv_spark.sinks.base import SupportsGenerations
-        from krishiv_spark.sinks.checkpoints import name_of_query
+        from krishiv_spark.sinks.options import name_of_query
         from krishiv_spark.spark.checkpoint import SparkCheckpoint
         from krishiv_spark.storage import Storage
 

@@ -3,7 +3,7 @@
    one or the other, or give one log to two queries.
 
      Restart, NextEpoch, Committed   Spark: MicroBatchExecution, offsets/ and commits/
-     Plan, Begin                     lifecycle.EpochWrite._plan_epoch, LogCommitter.begin, sinks/history.py
+     Plan, Begin                     lifecycle.EpochWrite._plan_epoch, LogCommitter.begin, sinks/log_checks.py
      Commit, Intend, CheckOwner      lifecycle.EpochWrite._commit, LogCommitter.publish, EpochLog
      Adopt, AdoptEntry               sinks/operating.py
 

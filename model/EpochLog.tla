@@ -3,7 +3,7 @@
    attempts at tasks that outlive their generation; a process that cleans up after failed tasks;
    transactions that brokers abort. Actions bear the names of the functions that they stand for:
 
-     Begin, RollForward, CheckOwner, Intend, Void     sinks/logged.py, offsets/epochs.py
+     Begin, RollForward, CheckOwner, Intend, Void     sinks/logged.py, offsets/epoch_log.py
      Plan, Commit                                     krishiv_spark/lifecycle/epoch_write.py
      Recover, Prepare, Finish, Settle, Abandon        sinks/kafka/participant.py
      AbortOpen, AbortLive, AbortOwn                   krishiv_spark/kafka/transactions.py

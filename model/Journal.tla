@@ -1,5 +1,5 @@
 -------------------------------- MODULE Journal --------------------------------
-(* The epoch log at the calls to its storage (offsets/epochs.py over offsets/journal.py): that an
+(* The epoch log at the calls to its storage (offsets/epoch_log.py over offsets/journal.py): that an
    append is one step, and a state that was read is one that the log had.
 
      List, ListEnd, ReadKnown, ReadSnapshot, ReadEntry   StoredEntries.state: _look, _base, _entry

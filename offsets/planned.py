@@ -9,7 +9,8 @@ from hashlib import sha256
 
 from krishiv_spark.offsets.offset import Value
 
-__all__ = ["PlannedOffsets"]
+__all__ = ["PlannedOffsets", "part_of_query", "whole_query"]
+
 
 _LONGEST_SHOWN = 4096
 """Characters. Every owner entry of an epoch log repeats them."""
@@ -149,3 +150,13 @@ def _digest(offsets: Mapping[str, str]) -> str:
     # Marks and logs keep it for ever, so neither the text nor its length can change. 96 bits tell
     # apart what nobody forges; sources are in Spark's order, which is a part of their identity.
     return sha256(json.dumps(offsets).encode()).hexdigest()[:24]
+
+
+def part_of_query(query: str, route: str) -> str:
+    """What the part of a query is called that goes one route."""
+    return f"{query}-{route}"
+
+
+def whole_query(part: str, route: str | None) -> str:
+    """The query that a part belongs to; itself without a route."""
+    return part if route is None else part.removesuffix(f"-{route}")

@@ -12,27 +12,24 @@ from krishiv_spark.runtime.lazy import find
 if TYPE_CHECKING:
     from krishiv_spark.sinks.base import (
         AtLeastOnceWriter,
-        Publisher,
-        SupportsGenerations,
-        SupportsRecall,
-        TwoPhaseCommitter,
-        TwoPhaseWriter,
-        Writer,
-    )
-    from krishiv_spark.sinks.log_view import LogView
-    from krishiv_spark.sinks.logged import LogCommitter
-    from krishiv_spark.sinks.logged_writer import LoggedWriter
-    from krishiv_spark.sinks.numbered import NumberedJobOptions
-    from krishiv_spark.sinks.participant import LoggedJob, LostIntentError, Participant
-    from krishiv_spark.sinks.values import (
         CommittedEpoch,
         Epoch,
         Guarantee,
         OutputMode,
         Ownership,
+        Publisher,
         Salvaged,
+        SupportsGenerations,
+        SupportsRecall,
         Task,
+        TwoPhaseCommitter,
+        TwoPhaseWriter,
+        Writer,
     )
+    from krishiv_spark.sinks.logged import LogCommitter
+    from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
+    from krishiv_spark.sinks.numbered import NumberedJobOptions
+    from krishiv_spark.sinks.participant import LoggedJob, LostIntentError, Participant
     from krishiv_spark.storage.paths import FileName, FolderWithin, NameWithin
 
 __all__ = [
@@ -66,7 +63,7 @@ _HOMES = {
     **dict.fromkeys(__all__, "krishiv_spark.sinks.base"),
     **dict.fromkeys(("FileName", "FolderWithin", "NameWithin"), "krishiv_spark.storage.paths"),
     "LogCommitter": "krishiv_spark.sinks.logged",
-    "LogView": "krishiv_spark.sinks.log_view",
+    "LogView": "krishiv_spark.sinks.logged_writer",
     "LoggedWriter": "krishiv_spark.sinks.logged_writer",
     "LoggedJob": "krishiv_spark.sinks.participant",
     "LostIntentError": "krishiv_spark.sinks.participant",

@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, Field
 from krishiv_spark.messages.terminal import show_text
 from krishiv_spark.runtime.epoch_times import format_time
 from krishiv_spark.sinks.base import AtLeastOnceWriter, Epoch, Task
-from krishiv_spark.sinks.checkpoints import CheckpointOptions
+from krishiv_spark.sinks.options import CheckpointOptions
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.spark.offset_log import OffsetSeq
 

@@ -1,6 +1,6 @@
 """Sinks whose external system cannot make several things visible in one step.
 
-Their point of truth is an intent in the epoch log (`krishiv_spark.offsets.epochs`). An author
+Their point of truth is an intent in the epoch log (`krishiv_spark.offsets.epoch_log`). An author
 writes a `Writer` with `stage`, and a `Participant`, which makes an intent visible by pure
 repetition; the writer's `committer` puts it together with the log:
 
@@ -22,12 +22,13 @@ from krishiv_spark.errors import CommitRejected, Fenced, LogError, SinkError
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.offsets import Claim, EpochLog, State
 from krishiv_spark.runtime.workers import application
-from krishiv_spark.sinks.agreement import check_targets, note_epoch
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, Ownership, Salvaged, TwoPhaseCommitter
-from krishiv_spark.sinks.history import (
+from krishiv_spark.sinks.log_checks import (
     check_first,
     check_history,
     check_target,
+    check_targets,
+    note_epoch,
     operators_claim,
     to_committed_epoch,
 )

@@ -1,19 +1,51 @@
-"""What an author writes of a sink over an epoch log; `LogCommitter` does the rest."""
+"""The part of a sink over an epoch log that its author writes; `LogCommitter` does the rest."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 from typing_extensions import TypeVar
 
-from krishiv_spark.sinks.base import Guarantee, Writer
-from krishiv_spark.sinks.log_view import LogView
+from krishiv_spark.offsets import EpochLog, open_log
+from krishiv_spark.offsets.planned import whole_query
+from krishiv_spark.sinks.base import Epoch, Guarantee, Writer
 from krishiv_spark.sinks.logged import LogCommitter
 from krishiv_spark.sinks.participant import ModelT, Participant
 from krishiv_spark.storage import ENVIRONMENT, Storage
 
-__all__ = ["LoggedWriter"]
+__all__ = ["LogView", "LoggedWriter"]
+
+
+@dataclass(frozen=True)
+class LogView:
+    """The log of a sink that a participant belongs to. Driver.
+
+    Attributes:
+        location: Path or URL of a query's log.
+        storage: How its store is reached.
+        route: The part of each epoch that is the participant's; None if all of it is. Queries have
+            the names of their parts then (`krishiv_spark.offsets.planned`).
+    """
+
+    location: Callable[[str], str]
+    storage: Storage = ENVIRONMENT
+    route: str | None = None
+
+    def place(self, query: str) -> str:
+        """Where the log of a query is."""
+        return self.location(whole_query(query, self.route))
+
+    def log(self, query: str) -> EpochLog:
+        """The log of a query."""
+        return open_log(self.place(query), whole_query(query, self.route), self.storage)
+
+    def is_owner(self, epoch: Epoch) -> bool:
+        """Whether an epoch's generation owns the query now."""
+        return self.log(epoch.query).state().owner == epoch.generation
+
 
 PlanT = TypeVar("PlanT", default=None)
 

@@ -15,11 +15,15 @@ import pyarrow as pa
 from pydantic import AliasChoices, Field
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.memory.entry import Bound, StoreEntry
-from krishiv_spark.memory.results import NamedResult, QueryResult
-from krishiv_spark.memory.rows import EncodedRows, encode
+from krishiv_spark.memory.entry import Bound, EncodedRows, StoreEntry, encode
+from krishiv_spark.memory.results import (
+    NamedResult,
+    QueryResult,
+    check_kept_keys,
+    check_keys,
+    upserted,
+)
 from krishiv_spark.memory.store import Store, open_store, quoted
-from krishiv_spark.memory.upserts import check_kept_keys, check_keys, upserted
 from krishiv_spark.options import ByteSize, DistinctNames
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, Task, TwoPhaseWriter
 from krishiv_spark.sinks.numbered import NumberedJobOptions

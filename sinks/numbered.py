@@ -1,24 +1,40 @@
-"""Batch jobs that users number, so that one that comes again is known: in ``foreachBatch``, say.
+"""Batch jobs that users number, so that a repeated one is recognized: in ``foreachBatch``, say.
 
-Such a job is an epoch of what it is named after, as those of a stream are: it has a mark, and where
-there is an epoch log, an intent.
+Such a job is an epoch of its name, as the epochs of a stream are of its query: it has a committed
+epoch in its target and, where there is an epoch log, an intent.
+
+A numbered batch has no offsets, and a function of ``foreachBatch`` may skip an output in any batch.
+So the newest batch in a target does not show whether the batches after it were skipped, or were
+lost with an older copy of the target. A record in the checkpoint around it shows it. It is one file
+for each name and target, which the committer replaces after each commit, and a planner reads once
+for each start of the query. Each number in it is that of a batch that was committed. A number that
+is missing, or a record that is lost or damaged, is no error: less is noticed without it.
 """
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from hashlib import sha256
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 from typing_extensions import Self
 
-from krishiv_spark.errors import BatchMismatch, CheckpointMismatch
+from krishiv_spark.errors import BatchMismatch, CheckpointMismatch, OptionError, StorageError
+from krishiv_spark.offsets.offset import Value, canonical_json
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.options import Options
-from krishiv_spark.sinks.base import CommittedEpoch, Epoch
-from krishiv_spark.spark.checkpoint import BATCH_PREFIX, checked_id
+from krishiv_spark.runtime.caches import LruCache
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch, Writer
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX, KRISHIV, SparkCheckpoint, checked_id
+from krishiv_spark.storage import ENVIRONMENT, Storage, StoreUrl
 
 __all__ = [
+    "RECORD_SUFFIX",
+    "BatchRecord",
     "JobNumber",
     "NumberedJobOptions",
     "check_same",
@@ -26,6 +42,7 @@ __all__ = [
     "given_name",
     "is_done",
     "number_of_job",
+    "records_at",
 ]
 
 
@@ -231,3 +248,266 @@ def check_same(epoch: Epoch, mark: CommittedEpoch) -> None:
         "back or is a new one, or another query has the same name; put the newest checkpoint "
         "back, or use another name"
     )
+
+
+_log = logging.getLogger(__name__)
+
+RECORD_SUFFIX = ".batch.json"
+"""The end of a record's name in the checkpoint's folder `krishiv`. No id contains a dot."""
+
+_REST_S = 600.0
+"""Pause after a failed attempt to store a record: each may take seconds, and is logged."""
+
+_MOST_BATCHES = 100
+"""Numbers in a record. Spark keeps the offsets of as many batches, so none is repeated from before
+(``spark.sql.streaming.minBatchesToRetain``)."""
+
+_NO_BATCH = -1
+
+
+class _Committed(Value):
+    """The content of a record.
+
+    Attributes:
+        batches: Numbers of batches that were committed, the newest as the last one.
+    """
+
+    v: int = 1
+    batches: tuple[int, ...]
+
+    @property
+    def text(self) -> bytes:
+        """The content of the file."""
+        return f"{canonical_json(self.model_dump(mode='json'))}\n".encode()
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """The record of one name and target. Driver: planner and committer.
+
+    Attributes:
+        checkpoint: Of the query around ``foreachBatch``.
+        name: `JobNumber.name`.
+        target: Text that tells the target from another one.
+        run: Text that is another one for each start of the query; None if it is not known.
+        may_be_empty: Whether a target without any mark is accepted, with a warning.
+    """
+
+    checkpoint: SparkCheckpoint
+    name: str
+    target: str
+    run: str | None = None
+    may_be_empty: bool = False
+
+    @classmethod
+    def of(cls, writer: Writer[Any, Any]) -> BatchRecord | None:
+        """Return the record of a numbered job; None if its checkpoint is not known."""
+        options = writer.options
+        if not isinstance(options, NumberedJobOptions) or options.txn_app_id is None:
+            return None
+        if options.txn_checkpoint is None:
+            return None
+        storage: Storage = getattr(options, "storage", ENVIRONMENT)  # not each sink has the option
+        return cls(
+            SparkCheckpoint(options.txn_checkpoint, storage),
+            options.txn_app_id,
+            f"{type(writer).__module__}.{type(writer).__qualname__} {options.target_text()}",
+            options.txn_run,
+            writer.is_cleared_at_will,
+        )
+
+    @property
+    def file(self) -> str:
+        """Name of the file in the checkpoint's folder `krishiv`."""
+        return f"{self.name}.{sha256(self.target.encode()).hexdigest()[:12]}{RECORD_SUFFIX}"
+
+    def check(self, job: JobNumber, mark: CommittedEpoch | None) -> tuple[int, ...]:
+        """Refuse a target that lacks a batch which was committed into it. Planner.
+
+        A record that cannot be read is logged, and nothing is refused by it.
+
+        Args:
+            job: The batch that begins.
+            mark: The newest batch of its name in the target.
+
+        Returns:
+            The batches that are known to be in the target, for `note`.
+
+        Raises:
+            CheckpointMismatch: If the target lacks one.
+        """
+        committed = _NO_BATCH if mark is None else mark.epoch
+        known = None if self.run is None else _known.get(self)
+        if known is None or _lacks(known, job.number, committed):
+            # A record that was removed on purpose, or taken back with the checkpoint, is read
+            # again.
+            found = self._read()
+            if _lacks(found, job.number, committed):
+                self._report_missing(_before(found, job.number)[-1], job, mark)
+                found = ()
+            known = self._drop_later(found, committed)
+        batches = _joined(_before(known, job.number), committed)
+        _known.put(self, batches)
+        return batches
+
+    def _drop_later(self, found: tuple[int, ...], committed: int) -> tuple[int, ...]:
+        """Remove batches from the record that the target lacks and that Spark is going to repeat.
+
+        The target went back together with Spark's files, and the record did not. A batch that has
+        no rows when it is repeated would leave its number there, which refused a later batch.
+        """
+        kept = tuple(number for number in found if number <= committed)
+        if kept != found:
+            self._store(kept)
+        return kept
+
+    def note(self, batch: int, others: Iterable[int]) -> None:
+        """Record that a batch is in the target. Committer, before Spark records its end.
+
+        A failure is logged, and the query goes on: the record then names an older batch, which is
+        true as well.
+
+        Args:
+            batch: The newest batch of the name in the target.
+            others: That `check` has returned.
+        """
+        batches = _joined(_before(others, batch), batch)
+        _known.put(self, batches)
+        self._store(batches)
+
+    def _store(self, batches: tuple[int, ...]) -> None:
+        if time.monotonic() < (_next_write_s.get(self) or 0.0):
+            return
+        try:
+            text = _Committed(batches=batches).text
+            self.checkpoint.folder(KRISHIV).replace(self.file, text, durable=False)
+        except (OSError, StorageError) as error:
+            _next_write_s.put(self, time.monotonic() + _REST_S)
+            _log.warning(
+                "batch %s of %s is in its target, but this could not be recorded in %s/%s: %s. "
+                "The query continues; but if the target is restored from an older copy, that "
+                "may not be noticed",
+                batches[-1] if batches else "none",
+                self.name,
+                self.checkpoint.location,
+                KRISHIV,
+                error,
+            )
+
+    def _read(self) -> tuple[int, ...]:
+        """Return the recorded batches; none if there is no record that can be read.
+
+        It may have been damaged by a power cut, or be in a store that is reached by other settings
+        than those of the target: a query that has lost nothing goes on.
+        """
+        try:
+            text = self.checkpoint.folder(KRISHIV).read(self.file)
+        except (OptionError, OSError, StorageError) as error:
+            self._warn_unread(f"cannot be read: {error}")
+            return ()
+        try:
+            return () if text is None else _Committed.model_validate_json(text).batches
+        except ValueError:
+            self._warn_unread("is damaged")
+            return ()
+
+    def _warn_unread(self, why: str) -> None:
+        _log.warning(
+            "%s %s. The query continues; but if the target was restored from an older copy "
+            "since the last start, that is not noticed",
+            self._path,
+            why,
+        )
+
+    @property
+    def _path(self) -> str:
+        return str(StoreUrl.parse(self.checkpoint.location) / KRISHIV / self.file)
+
+    def _report_missing(self, lost: int, job: JobNumber, mark: CommittedEpoch | None) -> None:
+        """Raise or log that the target lacks a batch."""
+        if mark is None and self.may_be_empty:
+            _log.warning(
+                "the target has no batch of %s, although batch %d was committed into it: it "
+                "was emptied or replaced by a new one. The query continues with batch %d",
+                job.name,
+                lost,
+                job.number,
+            )
+            return
+        is_now = "holds none" if mark is None else f"has batch {mark.epoch} as its newest"
+        raise CheckpointMismatch(
+            f"batch {lost} of {job.name} was committed into this target, which now {is_now}: it "
+            "was restored from an older copy, emptied or replaced by a new one. Batch "
+            f"{job.number} would leave out the rows in between. Nothing was written. Ways on: "
+            f"put the newest copy of the target back; {_again(mark)}or, if the rows are to be "
+            f"missing, remove the file {self._path}, and the query continues with batch "
+            f"{job.number}"
+        )
+
+
+def records_at(checkpoint: SparkCheckpoint, batch: int) -> Mapping[str, bytes | None]:
+    """Return the records that change when a checkpoint goes back to a batch. Operator.
+
+    They lose later batches: Spark is going to repeat these. Earlier ones stay, which a target that
+    was restored from an older copy may lack.
+
+    Returns:
+        By path relative to the checkpoint the new content; None for a record that is removed.
+
+    Raises:
+        StorageError: If the folder cannot be read.
+    """
+    folder = checkpoint.folder(KRISHIV)
+    names = sorted(name for name in folder.names() if name.endswith(RECORD_SUFFIX))
+    texts = zip(names, folder.read_each(names), strict=True)
+    found = {f"{KRISHIV}/{name}": (text, _until(text, batch)) for name, text in texts if text}
+    return {path: until for path, (text, until) in found.items() if text != until}
+
+
+def _until(text: bytes, batch: int) -> bytes | None:
+    """Return a record without the batches after one; None if none is left, or it is damaged."""
+    try:
+        found = _Committed.model_validate_json(text).batches
+    except ValueError:
+        return None
+    kept = tuple(number for number in found if number <= batch)
+    if kept == found:
+        return text
+    return _Committed(batches=kept).text if kept else None
+
+
+def _before(batches: Iterable[int], number: int) -> tuple[int, ...]:
+    return tuple(batch for batch in batches if batch < number)
+
+
+def _joined(batches: Iterable[int], newest: int) -> tuple[int, ...]:
+    """Return batches with one more, the newest as the last one."""
+    some = {*batches, newest} - {_NO_BATCH}
+    return tuple(sorted(some)[-_MOST_BATCHES:])
+
+
+def _lacks(batches: Iterable[int], number: int, committed: int) -> bool:
+    """Return True if a target up to `committed` lacks a batch that was committed before `number`.
+
+    A batch that Spark repeats is written again: then the one before it has to be there.
+    """
+    return max(_before(batches, number), default=_NO_BATCH) > committed
+
+
+def _again(mark: CommittedEpoch | None) -> str:
+    """Return the way on that has the missing batches written again."""
+    if mark is None:
+        return ""
+    return (
+        f"stop the query, and use 'krishiv-spark checkpoint rewind --to {mark.epoch}', so that "
+        "Spark repeats the batches since then for all outputs: an output that already has them "
+        "still skips them with the option 'txnRepeats' = 'any', until it reaches a new batch; "
+    )
+
+
+_known: LruCache[BatchRecord, tuple[int, ...]] = LruCache(256)
+"""By record, the newest batches that this process knows to be in the target, since it has read the
+record in this run of the query."""
+
+_next_write_s: LruCache[BatchRecord, float] = LruCache(256)
+"""By record that could not be stored, when that is tried again."""

@@ -8,7 +8,7 @@ from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
 from krishiv_spark.sinks.base import Epoch
-from krishiv_spark.sinks.history import operators_claim
+from krishiv_spark.sinks.log_checks import operators_claim
 from krishiv_spark.sinks.logged import LogCommitter
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 

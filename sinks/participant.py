@@ -1,24 +1,81 @@
-"""What the epoch log asks of a sink whose things become visible one by one.
+"""The contract between the epoch log and a sink whose things become visible one by one.
 
 The calls go one way: lifecycle, `krishiv_spark.sinks.logged.LogCommitter`, participant. A
-participant knows the external system, and nothing of the protocol: what it may know of the log is
-in the arguments.
+participant knows the external system, and nothing of the protocol: all that it may know of the log
+is in its arguments.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel
 
 from krishiv_spark.errors import CommitRejected, OptionError, SinkError
-from krishiv_spark.offsets import EpochLog
+from krishiv_spark.offsets import EpochLog, PlannedOffsets
+from krishiv_spark.offsets.planned import part_of_query
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
-from krishiv_spark.sinks.replays import Replay
 
-__all__ = ["LoggedJob", "LostIntentError", "ModelT", "Participant", "TargetRecord"]
+__all__ = [
+    "LoggedJob",
+    "LostIntentError",
+    "ModelT",
+    "Participant",
+    "Replay",
+    "TargetRecord",
+    "kafka_cannot",
+]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A query whose epochs from one on are processed again. It does not run.
+
+    Attributes:
+        checkpoint: Path or URL of its checkpoint, for messages.
+        query: Its id; of a route, that of the part that goes there.
+        name: Of this replay. Folders that keep what is taken back have it; a second run of a
+            replay that died has the same.
+        before: The offsets that Spark had planned for the last epoch that stays.
+    """
+
+    checkpoint: str
+    query: str
+    name: str
+    before: PlannedOffsets
+
+    @property
+    def first(self) -> int:
+        """The first epoch that is processed again."""
+        return self.before.epoch + 1
+
+    def of_route(self, route: str) -> Replay:
+        """Return the same for the part of each epoch that goes one route."""
+        return replace(self, query=part_of_query(self.query, route))
+
+
+def kafka_cannot(checkpoint: str, first: int) -> str:
+    """Return why a topic cannot go back, and the two ways on, for an error.
+
+    Args:
+        checkpoint: Path or URL of the query's checkpoint.
+        first: The first epoch that was to be processed again.
+    """
+    log = f"--format kafka --checkpoint {checkpoint} -o … (the options of the query's writer)"
+    return (
+        "krishiv-kafka cannot remove committed records: a topic keeps them, and readers have "
+        "them already. Nothing was changed. Two ways on: (1) into another topic, which then "
+        f"has each row once: 'krishiv-spark checkpoint copy {checkpoint} NEW --to {first - 1}', "
+        "then start the query with the checkpoint NEW and another topic (of a fan-out, another "
+        f"target for each route); (2) into the same topic, where the rows of epoch {first} and "
+        "later are then there TWICE, for readers that keep the last record of a key: "
+        f"'krishiv-spark log resolve {log}', 'krishiv-spark checkpoint rewind {checkpoint} --to "
+        f"{first - 1}', then 'krishiv-spark log adopt {log}'"
+    )
+
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 

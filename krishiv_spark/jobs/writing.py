@@ -16,8 +16,7 @@ from krishiv_spark.jobs.handing import options_for
 from krishiv_spark.jobs.models import Streaming
 from krishiv_spark.jobs.ready import ReadyJob, ReadyOutput
 from krishiv_spark.jobs.views import make_views, read_input
-from krishiv_spark.sinks.each_batch import each_batch
-from krishiv_spark.sinks.upsert import upsert
+from krishiv_spark.sinks.each_batch import each_batch, upsert
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

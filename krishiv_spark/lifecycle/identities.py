@@ -34,10 +34,9 @@ from krishiv_spark.sinks.base import (
     TwoPhaseCommitter,
     Writer,
 )
-from krishiv_spark.sinks.committed_batches import BatchRecord
-from krishiv_spark.sinks.identity import is_already_committed, warn_of_epoch_gap
-from krishiv_spark.sinks.numbered import JobNumber, check_same, check_writer, is_done
-from krishiv_spark.sinks.refreshes import check_full_refresh
+from krishiv_spark.sinks.epoch_checks import is_already_committed, warn_of_epoch_gap
+from krishiv_spark.sinks.numbered import BatchRecord, JobNumber, check_same, check_writer, is_done
+from krishiv_spark.sinks.options import check_full_refresh
 from krishiv_spark.spark.checkpoint import (
     BATCH_PREFIX,
     EPOCH_PROPERTY,

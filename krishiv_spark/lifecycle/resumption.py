@@ -17,8 +17,8 @@ from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.options import Options
 from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.base import Epoch, TwoPhaseCommitter, Writer
-from krishiv_spark.sinks.history import check_first, check_history, check_target
-from krishiv_spark.sinks.identity import is_already_committed
+from krishiv_spark.sinks.epoch_checks import is_already_committed
+from krishiv_spark.sinks.log_checks import check_first, check_history, check_target
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.spark.query_target import QueryTarget
 

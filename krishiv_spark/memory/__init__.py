@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.memory.entry import decode, schemas
 from krishiv_spark.memory.results import forget, result_bodies
-from krishiv_spark.memory.rows import decode, schemas
 from krishiv_spark.memory.store import open_store
 
 if TYPE_CHECKING:

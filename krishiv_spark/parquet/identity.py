@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from krishiv_spark.errors import LogError, NotExclusiveError, OptionError, StorageError
-from krishiv_spark.offsets.query_parts import whole_query
+from krishiv_spark.offsets.planned import whole_query
 from krishiv_spark.storage import Folder, StoreUrl
 
 __all__ = [

@@ -17,7 +17,7 @@ from krishiv_spark.errors import LogError, StorageError
 from krishiv_spark.offsets import EpochLog, State, open_log
 from krishiv_spark.offsets.entries import Entry
 from krishiv_spark.offsets.journal import open_journal
-from krishiv_spark.offsets.query_parts import whole_query
+from krishiv_spark.offsets.planned import whole_query
 from krishiv_spark.parquet.identity import Pointer, has_pointer, read_pointer
 from krishiv_spark.parquet.layout import META, log_folder, log_within, staged_folder
 from krishiv_spark.runtime.once import warn_once

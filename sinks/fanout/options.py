@@ -1,19 +1,78 @@
-"""Options of the sink ``krishiv-fanout``: those of its routes, and what they have in common."""
+"""Routes of ``krishiv-fanout``: their options, their sinks, and the columns of their rows."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, Union
 
+import pyarrow as pa
 from pydantic import BeforeValidator, Field, InstanceOf
 
-from krishiv_spark.errors import OptionError
-from krishiv_spark.sinks.fanout.kinds import kind_of_route
-from krishiv_spark.sinks.log_places import LogPlaceOptions
+from krishiv_spark.arrow.conform import twins
+from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.messages.suggestions import suggest
+from krishiv_spark.runtime.lazy import find_format, route_names
+from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.logged_writer import LoggedWriter
+from krishiv_spark.sinks.options import LogPlaceOptions
+from krishiv_spark.storage import Storage
 
-__all__ = ["FORMAT", "FanoutOptions"]
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = [
+    "FORMAT",
+    "FanoutOptions",
+    "check_columns",
+    "kind_of_route",
+    "make_routes",
+    "naming",
+    "routed",
+]
+
+
+def kind_of_route(given: Mapping[str, str]) -> type[LoggedWriter[Any, Any]]:
+    """Return the sink of a route. Any process.
+
+    Args:
+        given: The options of the route, with names in any case. ``format`` names a format that has
+            a `route_type`, or is 'module:Class' of a `LoggedWriter`.
+
+    Raises:
+        OptionError: If ``format`` is missing or unknown, or names no sink with an epoch log.
+    """
+    name = next((text for key, text in given.items() if key.lower() == "format"), None)
+    if name is None:
+        raise OptionError(f"option 'format' is required; known: {', '.join(route_names())}")
+    found = _imported(name) if ":" in name else _route_type_of(name)
+    if not (isinstance(found, type) and issubclass(found, LoggedWriter)):
+        raise OptionError(f"'format' = {name!r} is not a LoggedWriter, so it cannot be a route")
+    return found
+
+
+def _route_type_of(name: str) -> Any:
+    source = find_format(name)
+    route = None if source is None else source.route_type
+    if route is None:
+        names = route_names()
+        near = suggest(name.lower(), names)
+        hint = f"did you mean {near!r}?" if near else f"known: {', '.join(names)}"
+        raise OptionError(
+            f"'format' = {name!r} cannot be a route; {hint} Or 'module:Class' of a LoggedWriter"
+        )
+    return route
+
+
+def _imported(name: str) -> Any:
+    module, _, kind = name.partition(":")
+    try:
+        return getattr(import_module(module), kind)
+    except (ImportError, AttributeError) as error:
+        raise OptionError(f"'format' = {name!r} cannot be imported: {error}") from error
+
 
 FORMAT = "krishiv-fanout"
 
@@ -80,3 +139,170 @@ class FanoutOptions(LogPlaceOptions):
         default="error",
         description="Action for rows that no route accepts: fail (`error`), or drop them (`drop`).",
     )
+
+
+_OF_THE_WHOLE = {
+    "checkpointlocation": "all routes use the checkpoint of the query",
+    "queryid": "the query has one name: set 'queryId'",
+    "fullrefresh": "a pipeline refreshes all routes: set 'fullRefresh'",
+    "epochlog": "all routes have one epoch log: set 'epochLog'",
+    "txnappid": "a batch has one number: set 'txnAppId' and 'txnVersion'",
+    "txnversion": "a batch has one number: set 'txnAppId' and 'txnVersion'",
+}
+
+
+def make_routes(
+    options: FanoutOptions, schema: pa.Schema, mode: OutputMode, *, streaming: bool
+) -> dict[str, LoggedWriter[Any, Any]]:
+    """The sink of each route.
+
+    Args:
+        options: Of the whole.
+        schema: With a struct column for each route; one without has no columns.
+        mode: Of the whole.
+        streaming: Of the whole.
+
+    Raises:
+        OptionError: If there is none, or one of them has no format, another one than can be a
+            route, or an option that is for the whole.
+    """
+    _require_one(options)
+    made = {}
+    for name, given in sorted(options.routes.items()):
+        with naming(name):
+            made[name] = _route(options, given, _columns(schema, name), mode, streaming=streaming)
+    return made
+
+
+def _require_one(options: FanoutOptions) -> None:
+    if not options.routes:
+        raise OptionError(
+            f"{FORMAT}: give at least one route, as 'route.good.format' = 'krishiv-parquet' and "
+            "'route.good.path'"
+        )
+
+
+def _route(
+    options: FanoutOptions,
+    given: Mapping[str, str],
+    columns: pa.Schema,
+    mode: OutputMode,
+    *,
+    streaming: bool,
+) -> LoggedWriter[Any, Any]:
+    own = {key: text for key, text in given.items() if key.lower() != "format"}
+    for key in own:
+        if (why := _OF_THE_WHOLE.get(key.lower())) is not None:
+            raise OptionError(f"option {key!r} cannot be given for a route: {why}")
+    kind = kind_of_route(given)
+    if options.job is None and options.query_id is None and options.checkpoint_location is not None:
+        own["checkpointLocation"] = options.checkpoint_location
+    parsed = kind.options_type.parse(own, str(given.get("format", FORMAT)))
+    own_storage: Storage | None = getattr(parsed, "storage", None)
+    if own_storage is not None:
+        logins = own_storage.options or options.storage.options
+        places = (own_storage.places or frozenset()) | (options.storage.places or frozenset())
+        parsed = parsed.model_copy(update={"storage": Storage(logins, places)})
+    if getattr(parsed, "delivery", "exactly-once") != "exactly-once":
+        raise OptionError("'delivery' = 'at-least-once' would write rows of repeated epochs twice")
+    return kind(parsed, columns, mode, streaming=streaming)
+
+
+def check_columns(options: FanoutOptions, schema: pa.Schema) -> None:
+    """Refuse a frame whose columns are not the routes'. Planner.
+
+    Raises:
+        OptionError: If there is no route.
+        SchemaError: If a column is no route, a route has no column or two that differ in case only,
+            or it is no struct.
+    """
+    _require_one(options)
+    if (same := twins(schema.names)) is not None:
+        raise SchemaError(
+            f"{FORMAT}: the columns {same[0]!r} and {same[1]!r} differ only in case, and would "
+            "be one route: give one of them another name, and rename its options "
+            "'route.<name>.…' too"
+        )
+    names = [column.name.lower() for column in schema]
+    for column in schema:
+        if column.name.lower() not in options.routes:
+            near = suggest(column.name.lower(), options.routes)
+            hint = f"did you mean the route {near!r}?" if near else "no route has this name;"
+            raise SchemaError(
+                f"{FORMAT}: column {column.name!r}: {hint} a DataFrame has one struct column "
+                "for each route, as krishiv_spark.routed() creates it"
+            )
+        if not pa.types.is_struct(column.type):
+            raise SchemaError(
+                f"{FORMAT}: column {column.name!r} is {column.type}, not a struct of the "
+                "target's columns, as krishiv_spark.routed() creates it"
+            )
+    missing = sorted(set(options.routes) - set(names))
+    if missing:
+        raise SchemaError(
+            f"{FORMAT}: there is no column {missing[0]!r} for the route of this name; the "
+            f"columns are {', '.join(schema.names)}"
+        )
+
+
+def _columns(schema: pa.Schema, route: str) -> pa.Schema:
+    kinds = (one.type for one in schema if one.name.lower() == route)
+    return pa.schema(next((list(kind) for kind in kinds if pa.types.is_struct(kind)), []))
+
+
+@contextlib.contextmanager
+def naming(route: str) -> Iterator[None]:
+    """Say in errors about what was given which route they are about."""
+    try:
+        yield
+    except OptionError as error:
+        raise OptionError(f"{FORMAT}: route {route!r}: {error}") from error
+    except SchemaError as error:
+        raise SchemaError(f"{FORMAT}: route {route!r}: {error}") from error
+
+
+Condition: TypeAlias = Union["Column", str]
+
+
+def routed(frame: DataFrame, **routes: Condition | Sequence[Condition]) -> DataFrame:
+    """A frame with a struct column for each route, as ``krishiv-fanout`` takes it.
+
+        rows = krishiv_spark.routed(
+            orders,
+            good="amount > 0",
+            bad=("amount IS NULL OR amount <= 0", "to_json(struct(*)) AS value"),
+        )
+        rows.writeStream.format("krishiv-fanout").options(
+            **{"route.good.format": "krishiv-parquet", "route.good.path": "/data/orders", ...}
+        )
+
+    A row goes every route whose condition is true: none, one or several. A condition that is null
+    is not true.
+
+    Args:
+        frame: A stream, or a batch of one.
+        routes: By name of the route, a condition, as SQL or as a column; or that and the columns
+            that the target gets, likewise. Without columns it gets all.
+
+    Raises:
+        OptionError: If there is no route, one without a condition, or two whose names differ in
+            case only.
+    """
+    from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+
+    if not routes:
+        raise OptionError("routed: give at least one route, as routed(frame, good='amount > 0')")
+    if (same := twins(routes)) is not None:
+        raise OptionError(
+            f"routed: the routes {same[0]!r} and {same[1]!r} differ only in case, and would be "
+            "one route: give one of them another name"
+        )
+    columns = []
+    for name, given in routes.items():
+        parts = [given] if isinstance(given, str) or not isinstance(given, Sequence) else [*given]
+        if not parts:
+            raise OptionError(f"routed: route {name!r} has no condition; 'true' accepts every row")
+        condition, *wanted = [F.expr(part) if isinstance(part, str) else part for part in parts]
+        taken = F.struct(*(wanted or [F.col("*")]))
+        columns.append(F.when(condition, taken).alias(name))
+    return frame.select(*columns)

@@ -1,31 +1,52 @@
 """Several targets as one: an epoch is in all of them, or in none. Driver.
 
-The intent in the one log names what is staged in each target. So whoever finds it finishes it in
-all of them; and nobody finishes anything without it.
+The intent in the one log names what is staged in each target. So each driver that finds it finishes
+it in all of them, and nothing is finished without it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
 
 from krishiv_spark.errors import CommitUnknown, OptionError, SinkError
-from krishiv_spark.offsets.query_parts import part_of_query
+from krishiv_spark.offsets.planned import part_of_query
 from krishiv_spark.sinks.base import Epoch, Ownership, Salvaged
-from krishiv_spark.sinks.fanout.values import StagedParts
 from krishiv_spark.sinks.participant import (
     LoggedJob,
     LostIntentError,
     Participant,
+    Replay,
     TargetRecord,
 )
-from krishiv_spark.sinks.replays import Replay
 
-__all__ = ["FanoutParticipant", "part_of_epoch"]
+__all__ = ["FanoutParticipant", "RoutePlans", "StagedParts", "part_of_epoch"]
+
+
+class StagedParts(BaseModel, frozen=True):
+    """What one task has staged, or what an intent names.
+
+    Attributes:
+        parts: By route, what its participant calls staged: models, or as an intent keeps them.
+    """
+
+    parts: dict[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class RoutePlans:
+    """What tasks have to know of an epoch.
+
+    Attributes:
+        plans: By route, what `Writer.plan` of it returned.
+    """
+
+    plans: Mapping[str, Any]
+
 
 _Part = Participant[Any]
 _Verb = Callable[[_Part, Epoch, Sequence[Any]], None]

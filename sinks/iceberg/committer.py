@@ -37,7 +37,7 @@ from krishiv_spark.iceberg.property_keys import PARENT_KEY
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.messages.redaction import excerpt
 from krishiv_spark.runtime.once import warn_once
-from krishiv_spark.sinks.base import TwoPhaseCommitter
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch, TwoPhaseCommitter
 from krishiv_spark.sinks.iceberg import epoch_properties
 from krishiv_spark.sinks.iceberg.epoch_properties import EpochProgress
 from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
@@ -54,7 +54,6 @@ from krishiv_spark.sinks.iceberg.key_rule import KeyRule
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.table_setup import CachedTable, find_table
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
-from krishiv_spark.sinks.values import CommittedEpoch, Epoch
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:

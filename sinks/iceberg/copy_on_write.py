@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.base import Epoch, Task
 from krishiv_spark.sinks.iceberg.data_files import write_files
 from krishiv_spark.sinks.iceberg.epoch_updates import EpochUpdate, SnapshotChanges, check_fits
 from krishiv_spark.sinks.iceberg.orphans import delete_unnamed
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, task_table_spec
 from krishiv_spark.sinks.iceberg.upsert_staging import EpochChanges, UpsertSpec, filter_rows
-from krishiv_spark.sinks.values import Epoch, Task
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

@@ -38,6 +38,7 @@ from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg._pyiceberg import count_written_bytes, get_parent_ids
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.partitions import group_starts
+from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.task_table import (
     StagedDataFiles,
@@ -45,7 +46,6 @@ from krishiv_spark.sinks.iceberg.task_table import (
     file_name_prefix,
     to_staged,
 )
-from krishiv_spark.sinks.values import Task
 
 __all__ = ["merge_sorted", "sort_indices", "write_files"]
 

@@ -47,8 +47,8 @@ from krishiv_spark.iceberg.property_keys import (
     iterate_ancestors,
     parse_count,
 )
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochTransaction
-from krishiv_spark.sinks.values import CommittedEpoch, Epoch
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing_extensions import Self
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.options import ByteSize, DistinctNames, Duration
 from krishiv_spark.runtime.retry import Backoff
-from krishiv_spark.sinks.checkpoints import CheckpointOptions
 from krishiv_spark.sinks.iceberg.table_schema import Evolution
 from krishiv_spark.sinks.numbered import JobNumber
+from krishiv_spark.sinks.options import CheckpointOptions
 
 __all__ = ["IcebergSinkOptions"]
 

@@ -25,6 +25,7 @@ from krishiv_spark.iceberg.property_keys import (
     iterate_ancestors,
     parse_count,
 )
+from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg.epoch_properties import (
     EpochProgress,
     read_committed_epoch,
@@ -32,7 +33,6 @@ from krishiv_spark.sinks.iceberg.epoch_properties import (
 )
 from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochTransaction
 from krishiv_spark.sinks.iceberg.table_copies import open_own_table
-from krishiv_spark.sinks.values import Epoch
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-    from krishiv_spark.sinks.replays import Replay
+    from krishiv_spark.sinks.participant import Replay
 
 __all__ = ["Rollback"]
 

@@ -30,14 +30,12 @@ from krishiv_spark.errors import (
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import OwnFiles
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch, Ownership, Task
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, TaskTableSpec
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
-from krishiv_spark.sinks.log_view import LogView
-from krishiv_spark.sinks.logged_writer import LoggedWriter
-from krishiv_spark.sinks.participant import Participant
-from krishiv_spark.sinks.replays import Replay
-from krishiv_spark.sinks.values import CommittedEpoch, Epoch, Ownership, Task
+from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
+from krishiv_spark.sinks.participant import Participant, Replay
 from krishiv_spark.spark.query_target import QueryTarget
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from krishiv_spark.iceberg.file_io import create_worker_io
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import add_table_id
 from krishiv_spark.iceberg.property_keys import parse_count
-from krishiv_spark.sinks.values import Task
+from krishiv_spark.sinks.base import Task
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

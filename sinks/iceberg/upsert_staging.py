@@ -28,6 +28,7 @@ from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.inputs import open_input
 from krishiv_spark.parquet.ranges import read_all
+from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.data_files import sort_indices
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.task_table import (
@@ -36,7 +37,6 @@ from krishiv_spark.sinks.iceberg.task_table import (
     file_name_prefix,
     to_staged,
 )
-from krishiv_spark.sinks.values import Task
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

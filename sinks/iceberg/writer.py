@@ -19,10 +19,9 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.runtime.once import warn_once
-from krishiv_spark.sinks.base import Writer
+from krishiv_spark.sinks.base import Guarantee, OutputMode, Ownership, Task, Writer
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, TaskTableSpec, task_table_spec
-from krishiv_spark.sinks.values import Guarantee, OutputMode, Ownership, Task
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from krishiv_spark.kafka.config import KafkaOptions
-from krishiv_spark.sinks.log_places import LogPlaceOptions
+from krishiv_spark.sinks.options import LogPlaceOptions
 
 __all__ = ["KafkaSinkOptions"]
 

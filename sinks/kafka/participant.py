@@ -49,8 +49,7 @@ from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.task import StagedTransaction, list_all_transactional_ids
-from krishiv_spark.sinks.participant import LostIntentError, Participant
-from krishiv_spark.sinks.replays import Replay, kafka_cannot
+from krishiv_spark.sinks.participant import LostIntentError, Participant, Replay, kafka_cannot
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 
 __all__ = ["KafkaParticipant", "find_truncated", "read_outcome_from_log"]

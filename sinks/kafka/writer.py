@@ -35,9 +35,8 @@ from krishiv_spark.sinks.kafka.participant import KafkaParticipant
 from krishiv_spark.sinks.kafka.row_records import check_columns
 from krishiv_spark.sinks.kafka.target_topics import PlannedTopic, fetch_writable_topic
 from krishiv_spark.sinks.kafka.task import StagedTransaction
-from krishiv_spark.sinks.log_places import log_in_checkpoint
-from krishiv_spark.sinks.log_view import LogView
-from krishiv_spark.sinks.logged_writer import LoggedWriter
+from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
+from krishiv_spark.sinks.options import log_in_checkpoint
 from krishiv_spark.spark.query_target import QueryTarget, digest_of
 
 __all__ = [

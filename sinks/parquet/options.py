@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import AliasChoices, Field
 
 from krishiv_spark.options import ByteSize, Names
-from krishiv_spark.sinks.checkpoints import CheckpointOptions
+from krishiv_spark.sinks.options import CheckpointOptions
 from krishiv_spark.sinks.parquet.files import FileLayout
 
 __all__ = ["ParquetSinkOptions"]

@@ -15,8 +15,7 @@ from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.tables import TableFolder
 from krishiv_spark.sinks.parquet.values import StagedFiles
-from krishiv_spark.sinks.participant import Participant
-from krishiv_spark.sinks.replays import Replay
+from krishiv_spark.sinks.participant import Participant, Replay
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 
 __all__ = ["TableLogView", "TableParticipant"]

@@ -19,8 +19,7 @@ from krishiv_spark.errors import Fenced, UploadGoneError
 from krishiv_spark.parquet.identity import Pointer, read_table_id
 from krishiv_spark.parquet.names import DataFile, query_tag
 from krishiv_spark.sinks.base import OutputMode, Task
-from krishiv_spark.sinks.log_view import LogView
-from krishiv_spark.sinks.logged_writer import LoggedWriter
+from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
 from krishiv_spark.sinks.parquet.checks import (
     check_columns,
     check_no_links,

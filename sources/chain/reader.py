@@ -12,20 +12,47 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
+from pydantic import PlainSerializer, PlainValidator
 
 from krishiv_spark.arrow.schemas import plain_schema
 from krishiv_spark.errors import DataLossError, KrishivError, OffsetError
 from krishiv_spark.offsets import Offset, Start
 from krishiv_spark.sources.base import UNLIMITED, Limit, StreamReader
-from krishiv_spark.sources.chain.kinds import reader_of
-from krishiv_spark.sources.chain.options import FORMAT, ChainOptions, Place
-from krishiv_spark.sources.chain.position import ChainOffset
+from krishiv_spark.sources.chain.options import FORMAT, ChainOptions, Place, offset_of, reader_of
 from krishiv_spark.sources.handover import TableProvenance
 
 __all__ = ["ChainOffset", "ChainOptions", "ChainPart", "ChainReader"]
+
+
+def _part(value: Any) -> Offset:
+    if isinstance(value, Offset):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is not an offset")  # noqa: TRY004  pydantic takes no TypeError
+    return offset_of(value.get("kind")).from_dict(value)
+
+
+PartOffset = Annotated[Offset, PlainValidator(_part), PlainSerializer(lambda part: part.to_dict())]
+"""An offset of one of the two, of whichever kind; its text is what it is in a query of its own."""
+
+
+class ChainOffset(Offset):
+    """Where a query stands in each of the two sources.
+
+    Attributes:
+        first: In the one that is read first; stays at its end afterwards.
+        then: In the one that follows. Until the first one is read, this is the seam: where the rows
+            end that are in the first one.
+    """
+
+    kind = "chain"
+
+    first: PartOffset
+    then: PartOffset
+
 
 _log = logging.getLogger(__name__)
 

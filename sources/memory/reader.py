@@ -18,8 +18,8 @@ from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.schemas import plain_schema
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.memory import common_schema
+from krishiv_spark.memory.entry import decode
 from krishiv_spark.memory.results import is_name, result_bodies
-from krishiv_spark.memory.rows import decode
 from krishiv_spark.memory.store import open_store
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets import Offset, Start, Watermark

@@ -19,7 +19,7 @@ from krishiv_spark.kafka.dev import open_cluster
 pytestmark = pytest.mark.long  # waits for time-outs of transactions
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
-INTEND = "krishiv_spark.offsets.epochs:EpochLog.intend"
+INTEND = "krishiv_spark.offsets.epoch_log:EpochLog.intend"
 """All rows are staged, and nothing is decided."""
 
 COMMIT_TABLE = "pyiceberg.catalog.sql:SqlCatalog.commit_table"

@@ -20,7 +20,7 @@ from krishiv_spark.testing.suites.base import GOOD_EPOCH, STAGED, SinkPlayer
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 LATE = {"kafka.transaction.timeout.ms": "4000"}
-INTENT = {"krishiv_spark.offsets.epochs:EpochLog.intend": OSError}
+INTENT = {"krishiv_spark.offsets.epoch_log:EpochLog.intend": OSError}
 ENDS = {"krishiv_spark.kafka.transactions:end_transactions": OSError}
 DIES_BEHIND = Fault(0, happened=True, reported=False)
 

@@ -47,7 +47,7 @@ SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
     "transactional.id.expiration.ms": "3600000",
 }
-INTENT = {"krishiv_spark.offsets.epochs:EpochLog.intend": OSError}
+INTENT = {"krishiv_spark.offsets.epoch_log:EpochLog.intend": OSError}
 ENDS = {"krishiv_spark.kafka.transactions:end_transactions": OSError}
 DIES_BEFORE = Fault(0, happened=False, reported=False)
 DIES_BEHIND = Fault(0, happened=True, reported=False)

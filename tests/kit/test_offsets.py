@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from krishiv_spark.offsets import Start, Watermark
-from krishiv_spark.sources.chain.position import ChainOffset
+from krishiv_spark.sources.chain.reader import ChainOffset
 from krishiv_spark.sources.iceberg.offset import IcebergOffset, StreamingOffset
 from krishiv_spark.sources.kafka.offset import KafkaOffset
 from krishiv_spark.sources.memory.reader import MemoryOffset

@@ -246,7 +246,7 @@ WORSE = {
         "sink.parquet",
         "files opened to read",
         """
-from krishiv_spark.offsets.epochs import EpochLog as owner
+from krishiv_spark.offsets.epoch_log import EpochLog as owner
 name, more = "intend", lambda *_: [open("/dev/null").close() for _ in range(20)]
 """,
     ),
@@ -255,7 +255,7 @@ name, more = "intend", lambda *_: [open("/dev/null").close() for _ in range(20)]
         "files synced",
         """
 import os, tempfile
-from krishiv_spark.offsets.epochs import EpochLog as owner
+from krishiv_spark.offsets.epoch_log import EpochLog as owner
 file = tempfile.TemporaryFile()
 name, more = "intend", lambda *_: os.fsync(file.fileno())
 """,

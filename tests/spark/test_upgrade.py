@@ -21,7 +21,7 @@ from krishiv_spark.kafka.dev import open_cluster
 BEFORE = "8486c66"
 """The last commit before connectors moved into rooms of their own."""
 DEATHS = {
-    "offsets/epochs.py": '_die_after(EpochLog, "intend", 1)',
+    "offsets/epoch_log.py": '_die_after(EpochLog, "intend", 1)',
     "lifecycle/writing.py": '_die_after(StreamWrite, "commit", 1)',
 }
 EPOCHS, FILES, RECORDS, ROWS = 3, 120, 40, 10

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from krishiv_spark.errors import StorageError
-from krishiv_spark.offsets.epochs import EpochLog
+from krishiv_spark.offsets.epoch_log import EpochLog
 from krishiv_spark.offsets.journal import check_exclusive, open_journal
 from krishiv_spark.storage import Storage, StoreUrl
 

@@ -34,7 +34,7 @@ PATIENT = {"kafka.request.timeout.ms": "2000", "kafka.default.api.timeout.ms": "
 HASTY = {"kafka.request.timeout.ms": "1000", "kafka.default.api.timeout.ms": "2000"}
 
 POINTS = {
-    "krishiv_spark.offsets.epochs:EpochLog.intend": OSError,
+    "krishiv_spark.offsets.epoch_log:EpochLog.intend": OSError,
     "krishiv_spark.kafka.transactions:end_transactions": OSError,
 }
 """Where the kit's processes can fall asleep."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from krishiv_spark.offsets.epochs import Entry
+from krishiv_spark.offsets.epoch_log import Entry
 from krishiv_spark.offsets.journal import Journal, Listing
 
 

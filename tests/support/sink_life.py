@@ -11,7 +11,7 @@ import pyarrow as pa
 from krishiv_spark.lifecycle.epoch_write import BatchWrite, StreamWrite
 from krishiv_spark.lifecycle.plans import Staged
 from krishiv_spark.sinks.base import OutputMode, Task
-from krishiv_spark.sinks.identity import is_already_committed
+from krishiv_spark.sinks.epoch_checks import is_already_committed
 from krishiv_spark.testing import FILES, Fault
 from krishiv_spark.testing.processes.pool import Pool
 

@@ -1,7 +1,7 @@
 """A driver without Spark that stops with SIGSTOP in the middle of an epoch, and wakes up later.
 
 python sleeping_driver.py '{"checkpoint": ..., "sink": ..., "options": {...}, "epochs": [2],
-                            "before": "krishiv_spark.offsets.epochs:EpochLog.intend"}'
+                            "before": "krishiv_spark.offsets.epoch_log:EpochLog.intend"}'
 
 It prints ``DONE``, or ``FAILED`` with the class and the text of the error, for each epoch.
 """

@@ -23,8 +23,7 @@ from krishiv_spark.operate.inspection.positions import in_words
 from krishiv_spark.operate.inspection.topic_offsets import offsets_by_topic
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.chain.options import ChainOptions
-from krishiv_spark.sources.chain.position import ChainOffset
-from krishiv_spark.sources.chain.reader import ChainPart, ChainReader
+from krishiv_spark.sources.chain.reader import ChainOffset, ChainPart, ChainReader
 from krishiv_spark.sources.iceberg.offset import IcebergOffset, StreamingOffset
 from krishiv_spark.sources.iceberg.reader import IcebergReader, IcebergSourceOptions
 from krishiv_spark.sources.kafka.offset import KafkaOffset

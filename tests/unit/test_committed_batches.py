@@ -24,7 +24,7 @@ from krishiv_spark.formats import (
 from krishiv_spark.iceberg.catalogs import forget_catalog
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.lifecycle.plans import PlanningFailed
-from krishiv_spark.sinks.committed_batches import RECORD_SUFFIX
+from krishiv_spark.sinks.numbered import RECORD_SUFFIX
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 RUNS = itertools.count()

@@ -19,7 +19,7 @@ from krishiv_spark.lifecycle.epoch_write import StreamWrite
 from krishiv_spark.lifecycle.plans import PlanningFailed, Staged
 from krishiv_spark.offsets import Claim, EpochLog, open_log
 from krishiv_spark.parquet.layout import log_folder
-from krishiv_spark.sinks import identity
+from krishiv_spark.sinks import epoch_checks
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.participant import TableParticipant
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
@@ -127,7 +127,7 @@ def test_a_driver_that_dies_between_the_id_and_the_first_row_leaves_a_query_that
 def test_a_query_from_before_the_id_was_stored_goes_on_and_stores_it(stream):
     recorded = stream.checkpoint / "krishiv" / "query-id.json"
     recorded.unlink()
-    identity._begun.clear()
+    epoch_checks._begun.clear()
     checkpoint_module._recorded.put(SparkCheckpoint(str(stream.checkpoint)), "")  # another process
     stream.epoch(3, 30)
     assert stream.count() == 40
@@ -213,7 +213,7 @@ def test_a_table_and_its_log_that_were_copied_while_an_epoch_ran(stream, tmp_pat
     shutil.rmtree(stream.table)
     shutil.copytree(tmp_path / "copy", stream.table)
     open_log.cache_clear()
-    identity._begun.clear()
+    epoch_checks._begun.clear()
     stream.epoch(4, 40)
     assert "the sink has nothing of epochs 3 to 3" in caplog.text
     # What the warning says to do: the copy once more, and back to the epoch that it has.

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.sinks.base import OutputMode, Task
-from krishiv_spark.sinks.fanout.routed import routed
-from krishiv_spark.sinks.fanout.splitting import split
-from krishiv_spark.sinks.fanout.writer import FanoutWriter
+from krishiv_spark.sinks.fanout.options import routed
+from krishiv_spark.sinks.fanout.writer import FanoutWriter, split
 from krishiv_spark.sinks.iceberg.route import read_intent_files, write_intent_files
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 

@@ -12,7 +12,7 @@ from krishiv_spark.jobs.models import JobOutput
 from krishiv_spark.jobs.places import misfits, output_place
 from krishiv_spark.operate.inspection.positions import in_words
 from krishiv_spark.operate.moving.meanings import lines_of_new
-from krishiv_spark.sinks.fanout.kinds import kind_of_route
+from krishiv_spark.sinks.fanout.options import kind_of_route
 from krishiv_spark.spark.fast_start.preloading import libraries
 
 MODULE = """

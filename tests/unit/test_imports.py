@@ -63,7 +63,7 @@ def test_a_task_that_reads_imports_no_sink_and_nothing_heavy(source):
     assert heavy_in(modules) == []
     assert side_in(modules, "sinks") == []
     # Of the sources, that of Parquet reads the logs of tables.
-    has_log = "krishiv_spark.offsets.epochs" in modules
+    has_log = "krishiv_spark.offsets.epoch_log" in modules
     assert has_log is (source.format_name == "krishiv-parquet")
     assert not built
 

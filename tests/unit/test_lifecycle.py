@@ -25,7 +25,7 @@ from krishiv_spark.lifecycle.epoch_write import BatchWrite, StreamWrite
 from krishiv_spark.lifecycle.plans import Plan, PlanningFailed, Staged
 from krishiv_spark.offsets import PlannedOffsets
 from krishiv_spark.options import Options
-from krishiv_spark.sinks import identity
+from krishiv_spark.sinks import epoch_checks
 from krishiv_spark.sinks.base import (
     AtLeastOnceWriter,
     CommittedEpoch,
@@ -549,7 +549,7 @@ def test_epochs_that_the_sink_has_nothing_of_are_told_when_a_query_begins(
     make, outside, checkpoint, monkeypatch, caplog, held, ends, gap
 ):
     """A table that was restored from an older copy, or dropped and made again."""
-    monkeypatch.setattr(identity, "_begun", set())
+    monkeypatch.setattr(epoch_checks, "_begun", set())
     if held is not None:
         outside.held["q"] = held
     for _ in range(2):

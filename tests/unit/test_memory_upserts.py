@@ -12,8 +12,8 @@ from krishiv_spark import memory_clear, memory_table
 from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import MemoryDataSource
 from krishiv_spark.lifecycle.plans import PlanningFailed
-from krishiv_spark.memory.rows import decode, encode
-from krishiv_spark.memory.upserts import upserted
+from krishiv_spark.memory.entry import decode, encode
+from krishiv_spark.memory.results import upserted
 
 SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
 ROWS = st.lists(st.tuples(st.none() | st.sampled_from("abc"), st.integers(0, 99)), max_size=8)

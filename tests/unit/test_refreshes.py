@@ -4,8 +4,7 @@ import pytest
 
 from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.options import Options
-from krishiv_spark.sinks.checkpoints import CheckpointOptions
-from krishiv_spark.sinks.refreshes import check_full_refresh
+from krishiv_spark.sinks.options import CheckpointOptions, check_full_refresh
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 

@@ -13,9 +13,9 @@ from spark_starts import files, make_checkpoint
 from krishiv_spark.cli import main
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import PlannedOffsets, open_log
-from krishiv_spark.offsets.stored import StoredEntries
+from krishiv_spark.offsets.journal import StoredEntries
 from krishiv_spark.runtime.caches import LruCache
-from krishiv_spark.sinks import agreement
+from krishiv_spark.sinks import log_checks
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.fanout.participant import FanoutParticipant
 from krishiv_spark.sinks.parquet.renaming import DiskParticipant
@@ -51,11 +51,11 @@ def fan(checkpoint, routes):
 @pytest.fixture(autouse=True)
 def process(monkeypatch):
     """A process of its own for each query."""
-    monkeypatch.setattr(agreement, "_epochs", LruCache(64))
+    monkeypatch.setattr(log_checks, "_epochs", LruCache(64))
 
 
 def start_again():
-    agreement._epochs = LruCache(64)
+    log_checks._epochs = LruCache(64)
     forget()
 
 
@@ -503,7 +503,7 @@ def test_a_log_that_was_removed_and_adopted_counts_from_one(elsewhere, checkpoin
 
 
 def test_a_target_that_is_put_back_while_the_session_lives_is_found(elsewhere, place, monkeypatch):
-    monkeypatch.setattr(agreement, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(log_checks, "_PAUSE_S", 0.0)
     old = Copy(place / "t")
     elsewhere.run(2)
     shutil.rmtree(place / "t")
@@ -513,7 +513,7 @@ def test_a_target_that_is_put_back_while_the_session_lives_is_found(elsewhere, p
 
 
 def test_a_driver_compares_when_it_starts_and_after_a_pause(elsewhere, monkeypatch):
-    monkeypatch.setattr(agreement, "_PAUSE_S", 60.0)
+    monkeypatch.setattr(log_checks, "_PAUSE_S", 60.0)
     looked = []
     original = DiskParticipant.contains
     monkeypatch.setattr(
@@ -523,7 +523,7 @@ def test_a_driver_compares_when_it_starts_and_after_a_pause(elsewhere, monkeypat
     for epoch in (2, 3, 4):
         elsewhere.run(epoch)
     assert len(looked) == 1
-    monkeypatch.setattr(agreement, "_PAUSE_S", -1.0)
+    monkeypatch.setattr(log_checks, "_PAUSE_S", -1.0)
     elsewhere.run(5)
     assert len(looked) == 2
 
@@ -540,7 +540,7 @@ def test_a_route_without_rows_does_not_have_the_log_read_back_after_each_pause(
     fan, place, monkeypatch
 ):
     """A process remembers the newest epoch of each target; a restored target is still found."""
-    monkeypatch.setattr(agreement, "_PAUSE_S", -1.0)
+    monkeypatch.setattr(log_checks, "_PAUSE_S", -1.0)
     fan.without_lake = {*range(3, 20)}
     fan.run(3)
     start_again()

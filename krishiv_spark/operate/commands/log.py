@@ -128,9 +128,9 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
     import pyarrow as pa
 
     from krishiv_spark.sinks.base import OutputMode
-    from krishiv_spark.sinks.checkpoints import name_of_query
     from krishiv_spark.sinks.logged import LogCommitter
     from krishiv_spark.sinks.operating import Operator
+    from krishiv_spark.sinks.options import name_of_query
     from krishiv_spark.spark.checkpoint import SparkCheckpoint
     from krishiv_spark.storage import Storage
 

@@ -19,7 +19,7 @@ from krishiv_spark.operate.inspection.positions import in_words
 from krishiv_spark.operate.inspection.tables import TableStatus, look_at_table
 from krishiv_spark.operate.moving.marks import is_unfinished
 from krishiv_spark.parquet.layout import log_within
-from krishiv_spark.sinks.committed_batches import RECORD_SUFFIX
+from krishiv_spark.sinks.numbered import RECORD_SUFFIX
 from krishiv_spark.spark.checkpoint import KRISHIV, QUERY_ID_FILE, TARGET_FILES, SparkCheckpoint
 from krishiv_spark.spark.offset_log import OffsetSeq
 from krishiv_spark.storage import Storage, StoreUrl

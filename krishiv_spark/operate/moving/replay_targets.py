@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.offsets import Claim, open_log
-from krishiv_spark.sinks.history import operators_claim
-from krishiv_spark.sinks.replays import Replay, kafka_cannot
+from krishiv_spark.sinks.log_checks import operators_claim
+from krishiv_spark.sinks.participant import Replay, kafka_cannot
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.storage import StoreUrl
 

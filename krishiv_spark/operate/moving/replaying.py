@@ -29,7 +29,7 @@ from krishiv_spark.operate.moving.marks import is_replay, unfinished_replay
 from krishiv_spark.operate.moving.replay_sources import SourceCheck
 from krishiv_spark.operate.moving.replay_targets import ReplayTarget
 from krishiv_spark.operate.moving.rewinding import Rewinding
-from krishiv_spark.sinks.replays import Replay
+from krishiv_spark.sinks.participant import Replay
 from krishiv_spark.spark.checkpoint import KRISHIV, SparkCheckpoint
 from krishiv_spark.storage import StoreUrl
 

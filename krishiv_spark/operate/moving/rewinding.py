@@ -19,7 +19,7 @@ from krishiv_spark.operate.moving.boundaries import Boundary, boundary_at
 from krishiv_spark.operate.moving.marks import is_replay, is_unfinished, unfinished
 from krishiv_spark.operate.moving.state import check_version, is_later
 from krishiv_spark.operate.moving.writing import copy_files, files_of
-from krishiv_spark.sinks.committed_batches import records_at
+from krishiv_spark.sinks.numbered import records_at
 from krishiv_spark.spark.checkpoint import REWOUND, SparkCheckpoint
 from krishiv_spark.storage import StoreUrl
 

@@ -18,6 +18,7 @@ from krishiv_spark.arrow.schemas import arrow_schema
 from krishiv_spark.errors import CheckpointMismatch, OptionError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 from krishiv_spark.sinks.each_batch import BatchQuery
 from krishiv_spark.sinks.iceberg.committer import EpochCommit
 from krishiv_spark.sinks.iceberg.epoch_properties import read_committed_epoch, read_epoch_of_rows
@@ -32,7 +33,6 @@ from krishiv_spark.sinks.iceberg.views.totals import (
     compute_totals,
 )
 from krishiv_spark.sinks.numbered import JobNumber, check_same, check_writer, is_done
-from krishiv_spark.sinks.values import CommittedEpoch, Epoch
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -14,7 +14,7 @@ from unittest import mock
 from krishiv_spark.kafka import transactions
 from krishiv_spark.lifecycle import epoch_write, identities
 from krishiv_spark.offsets import EpochLog
-from krishiv_spark.sinks import history as logs
+from krishiv_spark.sinks import log_checks as logs
 from krishiv_spark.sinks.kafka import participant as kafka
 from krishiv_spark.sinks.kafka import task as tasks
 from krishiv_spark.sinks.kafka.participant import KafkaParticipant

@@ -16,7 +16,8 @@ from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.lifecycle import epoch_write, identities
 from krishiv_spark.offsets import entries, journal
 from krishiv_spark.runtime import retry
-from krishiv_spark.sinks import log_view, logged, values
+from krishiv_spark.sinks import base as sinks_base
+from krishiv_spark.sinks import logged, logged_writer
 from krishiv_spark.sinks.kafka import row_records
 from krishiv_spark.sinks.kafka import task as tasks
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
@@ -94,7 +95,7 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (entries, "uuid", UUID),
     (entries, "os", OS),
     (journal, "uuid", UUID),
-    (values, "uuid", UUID),
+    (sinks_base, "uuid", UUID),
     (identities, "uuid", UUID),
     (epoch_write, "TaskContext", _Context),
     (epoch_write, "tune_worker", lambda: None),
@@ -115,7 +116,7 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (row_records, "time", TIME),
     (tasks, "warm_ahead", lambda: None),
     (tasks, "await_warm", lambda: None),
-    (log_view, "open_log", lambda _, query=None, *_storage: present().open_log(query)),
+    (logged_writer, "open_log", lambda _, query=None, *_storage: present().open_log(query)),
     (SparkCheckpoint, "folder", _checkpoint_folder),
 ]
 

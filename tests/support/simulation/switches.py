@@ -8,9 +8,9 @@ from typing import Any
 from krishiv_spark.kafka.requests import send_all
 from krishiv_spark.kafka.transaction_requests import EndTxn
 from krishiv_spark.kafka.transactions import Outcome, build_transaction
-from krishiv_spark.offsets import EpochLog, State, epochs
+from krishiv_spark.offsets import EpochLog, State, epoch_log
 from krishiv_spark.offsets.entries import Entry, entry_name, new_entry, snapshot_name, to_bytes
-from krishiv_spark.sinks import history
+from krishiv_spark.sinks import log_checks
 from krishiv_spark.sinks.kafka.participant import KafkaParticipant
 from krishiv_spark.sinks.logged import LogCommitter
 
@@ -54,7 +54,7 @@ def append_by_answer(log: EpochLog, before: State, entry: Entry) -> State | None
     number = before.number + 1
     if not log._journal.create(entry_name(number), to_bytes(entry)):
         return None
-    if epochs._was_folded(number, log._journal.list()):
+    if epoch_log._was_folded(number, log._journal.list()):
         return None
     log._known = before.after(entry)
     return log._known
@@ -110,7 +110,7 @@ def abort_everything(write: Any, messages: Sequence[Any], number: int) -> None:
     write._writer.committer().discard(staged)
 
 
-_check_follows = history._check_follows
+_check_follows = log_checks._check_follows
 
 
 def check_follows_later(log: EpochLog, planned: Any, before: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which epoch is which: its number, and what Spark planned for it."""
+"""Comparison of an epoch with the newest one of its sink: by number, and by planned offsets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from krishiv_spark.errors import CheckpointMismatch
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 
 __all__ = ["is_already_committed", "warn_of_epoch_gap"]
+
 
 _log = logging.getLogger(__name__)
 

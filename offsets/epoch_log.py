@@ -30,13 +30,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
-from krishiv_spark.errors import (
-    CommitRejected,
-    CommitUnknown,
-    Fenced,
-    LogError,
-    SinkError,
-)
+from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, LogError, SinkError
 from krishiv_spark.messages.suggestions import restore_metadata
 from krishiv_spark.offsets.entries import (
     Claim,
@@ -51,14 +45,15 @@ from krishiv_spark.offsets.entries import (
 from krishiv_spark.offsets.journal import (
     Journal,
     Listing,
+    StoredEntries,
     check_exclusive,
     open_journal,
 )
 from krishiv_spark.offsets.planned import PlannedOffsets
-from krishiv_spark.offsets.stored import StoredEntries
 from krishiv_spark.storage import ENVIRONMENT, Storage
 
 __all__ = ["Claim", "Entry", "EpochLog", "State", "open_log", "remove_dead_logs"]
+
 
 _FOLD_EVERY = 64
 # One request after the other: all 64 at once would hold an epoch up for a second.

@@ -1,0 +1,166 @@
+"""Options that sinks share: checkpoint, name of the query, full refresh, epoch log."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from krishiv_spark.errors import CheckpointMismatch, OptionError
+from krishiv_spark.options import Options
+from krishiv_spark.runtime.workers import local_folder
+from krishiv_spark.sinks.numbered import NumberedJobOptions, given_name
+from krishiv_spark.spark.checkpoint import KRISHIV, SparkCheckpoint
+from krishiv_spark.storage import StoreUrl
+from krishiv_spark.storage.storage import StorageOptions
+
+__all__ = [
+    "CheckpointOptions",
+    "LogPlaceOptions",
+    "RefreshOptions",
+    "check_full_refresh",
+    "log_in_checkpoint",
+    "name_of_query",
+]
+
+
+# Where a pipeline has the checkpoints of a flow; each full refresh begins the next one
+# (``FlowSystemMetadata.flowCheckpointsDirOpt``, ``SystemMetadata.getLatestCheckpointDir``).
+_VERSION = re.compile(r"(?P<flow>.*/_checkpoints/.+)/(?P<version>[0-9]{1,9})/?")
+
+
+class RefreshOptions(Options):
+    """Options of a sink that flows of pipelines write to.
+
+    Attributes:
+        full_refresh: Number of the one full refresh that may write all rows again.
+    """
+
+    full_refresh: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number of the full refresh that may write all rows again, in a declarative "
+        "pipeline: [pipelines.md](pipelines.md#a-full-refresh).",
+    )
+
+
+def check_full_refresh(checkpoint: SparkCheckpoint, options: object) -> None:
+    """Refuse the first epoch of a flow that has written its rows before, from another checkpoint.
+
+    Spark empties the tables of a pipeline before a full refresh, but no sink.
+
+    Args:
+        checkpoint: Of the query, which is at its first epoch.
+        options: Of the sink; if they cannot allow a refresh, none is refused.
+
+    Raises:
+        CheckpointMismatch: If it is the checkpoint of a full refresh that the options do not name.
+        StorageError: If earlier checkpoints cannot be looked for.
+    """
+    match = _VERSION.fullmatch(checkpoint.location)
+    if match is None or not isinstance(options, RefreshOptions):
+        return
+    version = int(match["version"])
+    if version == options.full_refresh or not _has_begun(checkpoint, match["flow"], version):
+        return
+    raise CheckpointMismatch(
+        f"{checkpoint.location} is the checkpoint of full refresh {version} of a pipeline's "
+        "flow, which would write all rows a second time: Spark does not empty a sink. To keep "
+        "the existing rows, remove that folder, and name tables in full refreshes "
+        "(--full-refresh), not everything. If all rows are to be written again, empty the "
+        f"target or name a new one, and set the sink's option 'fullRefresh' = '{version}'"
+    )
+
+
+def _has_begun(checkpoint: SparkCheckpoint, flow: str, version: int) -> bool:
+    """Whether an earlier checkpoint of the flow has planned an epoch, which may be in the sink."""
+    earlier = (SparkCheckpoint(f"{flow}/{n}", checkpoint.storage) for n in range(version))
+    return any(each.has_offsets() for each in earlier)
+
+
+class CheckpointOptions(StorageOptions, NumberedJobOptions, RefreshOptions):
+    """Options of a sink that is exactly once.
+
+    Attributes:
+        checkpoint_location: Path or URL of Spark's folder.
+        query_id: What the query is called where its checkpoint cannot be read; then it is not.
+    """
+
+    checkpoint_location: str | None = Field(
+        default=None, description="Spark's own option: the checkpoint of the query."
+    )
+    query_id: Annotated[str, AfterValidator(given_name)] | None = Field(
+        default=None,
+        description="Name of the query. The checkpoint is then not read, because it is in a "
+        "location that only Spark can read: "
+        "[storage.md](storage.md#checkpoints-that-only-spark-can-read).",
+    )
+
+    def checkpoint_of_epochs(self) -> SparkCheckpoint | None:
+        """Spark's folder, if its numbers are those of the epochs: those of jobs are the user's."""
+        return None if self.job is not None else SparkCheckpoint.of(self)
+
+
+def name_of_query(options: object) -> str | None:
+    """What a user calls the query; None if its checkpoint says what it is."""
+    return options.query_id if isinstance(options, CheckpointOptions) else None
+
+
+class LogPlaceOptions(CheckpointOptions):
+    """Options of a sink whose epoch log is in the checkpoint.
+
+    Attributes:
+        checkpoint_location: Spark's; the epoch log lies in it.
+        epoch_log: Another place for the log.
+    """
+
+    checkpoint_location: str | None = Field(
+        default=None,
+        description="Spark's own option: the checkpoint of the query. The epoch log is in its "
+        "folder `krishiv`.",
+    )
+    epoch_log: str | None = Field(
+        default=None,
+        description="Another location for the epoch log: a path or URL; [storage.md](storage.md).",
+    )
+
+    def target_text(self) -> str:
+        """See `NumberedJobOptions`; the log itself refuses another target."""
+        return self.epoch_log or ""
+
+
+def log_in_checkpoint(
+    options: LogPlaceOptions, format_name: str, query: str, *, streaming: bool
+) -> str:
+    """Where the epoch log of a query is: in the option ``epochLog``, or in the checkpoint.
+
+    A batch job has none, whatever its options say: its log serves the driver's own processes, and
+    goes with the driver; unless it has a number, by which it may come again.
+
+    Args:
+        options: Of the sink.
+        format_name: Its name, for the message.
+        query: Id of the query.
+        streaming: Whether epochs follow one another.
+
+    Raises:
+        OptionError: If neither option is given, and what is to come again would not be known.
+    """
+    if options.epoch_log is not None:
+        return f"{options.epoch_log.rstrip('/')}/{query}"
+    if streaming and options.query_id is not None:
+        raise OptionError(
+            f"{format_name}: with 'queryId' the checkpoint is not touched, so the epoch log "
+            "needs another location: set 'epochLog'"
+        )
+    if options.job is not None and options.checkpoint_location is None:
+        raise OptionError(
+            f"{format_name}: a batch with 'txnAppId' is recognized by its epoch log, which "
+            "needs a location: set 'epochLog', or in foreachBatch the query's checkpoint, with "
+            "'checkpointLocation' or each_batch(..., checkpoint=...)"
+        )
+    if streaming and options.checkpoint_location is not None:
+        in_checkpoint = StoreUrl.parse(options.checkpoint_location) / KRISHIV
+        return str(in_checkpoint if options.job is None else in_checkpoint / query)
+    return str(local_folder() / "krishiv" / query)
