@@ -489,5 +489,5 @@ def test_a_snapshot_expires_by_age_after_all_that_were_committed_before_it(limit
         for number, ms in ((1, 2000), (2, 1000), (3, 3000))
     ]
     metadata = SimpleNamespace(snapshots=snapshots, refs={})
-    found = Retention(least=1, most=None, age_ms=0).expired(metadata, limit)
+    found = Retention(least=1, most=None, age_ms=0).find_expired(metadata, limit)
     assert found == [1, 2, 3][:expired]
