@@ -243,6 +243,6 @@ def test_records_that_their_leader_finds_damaged_are_asked_for_again_but_not_for
         KafkaFailedError, match="CorruptRecordError: the log of its leader is damaged"
     ):
         read_on(after)
-    tried = Fetcher._wrong
-    monkeypatch.setattr(Fetcher, "_wrong", lambda *args: (mend(), tried(*args)))
+    tried = Fetcher._handle_error
+    monkeypatch.setattr(Fetcher, "_handle_error", lambda *args: (mend(), tried(*args)))
     assert read_on(after)[0] == [3, 4]

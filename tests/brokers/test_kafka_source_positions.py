@@ -378,9 +378,9 @@ def test_a_group_whose_coordinator_is_known_costs_two_requests(shown, monkeypatc
     driver = shown()
     driver.at(1)
     asked = []
-    real = group_module._answer
+    real = group_module._send
     monkeypatch.setattr(
-        group_module, "_answer", lambda *given: asked.append(given[2]) or real(*given)
+        group_module, "_send", lambda *given: asked.append(given[2]) or real(*given)
     )
     driver.at(2)
     assert len(asked) == 2
