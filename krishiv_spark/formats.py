@@ -355,8 +355,8 @@ class ParquetDataSource(KrishivDataSource):
     @override
     @classmethod
     def target_exists(cls, options: Mapping[str, str]) -> bool:
-        from krishiv_spark.sinks.parquet.kinds import kind_of
         from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
+        from krishiv_spark.sinks.parquet.writer import choose_kind
 
-        table = kind_of(ParquetSinkOptions.parse(options, cls.format_name)).table
+        table = choose_kind(ParquetSinkOptions.parse(options, cls.format_name)).table
         return next(iter(table.visible()), None) is not None

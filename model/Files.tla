@@ -4,7 +4,7 @@
    others finish.
 
      Begin, RollForward, Commit    sinks/logged.py
-     Stage, Prepare, Reveal, Remove, TakeAway, MakeFolder, Sweep, FinishJobs, Forget  sinks/parquet/writer.py
+     Stage, Prepare, Reveal, Remove, TakeAway, MakeFolder, Sweep, FinishJobs, Forget  sinks/parquet/disk_table.py
 
    The logs are values here, and an append is one step: Journal shows that it is. A generation is
    known by its turn, which grows as its number does. *)

@@ -17,16 +17,15 @@ from krishiv_spark.errors import DataLossError, KrishivError, SchemaError
 from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.planning import DeleteFile, TableFile
-from krishiv_spark.parquet.calendars import Calendar
-from krishiv_spark.parquet.corrections import corrections, stored_schema
+from krishiv_spark.parquet.calendars import Calendar, corrected_schema, make_corrections
 from krishiv_spark.parquet.footers import (
     BadFileError,
     GoneError,
     check_supported,
-    file_errors,
+    translate_file_errors,
 )
 from krishiv_spark.parquet.inputs import ParquetInput, open_input
-from krishiv_spark.parquet.ranges import OPEN_COST, pack, read_all, read_row_groups, spans
+from krishiv_spark.parquet.row_groups import OPEN_COST, pack, read_all, read_row_groups, split_size
 from krishiv_spark.runtime.workers import name_rows
 
 if TYPE_CHECKING:
@@ -141,7 +140,9 @@ def plan_tasks(files: Iterable[TableFile], scan: ScanProjection, most: int) -> l
     files = list(files)
     most = max(most, -(-sum(file.size for file in files) // _MOST_RANGES))
     ranges = (
-        FileScanTask(file, start, end) for file in files for start, end in spans(file.size, most)
+        FileScanTask(file, start, end)
+        for file in files
+        for start, end in split_size(file.size, most)
     )
     known = pickle.dumps(scan)
     return [ScanTaskGroup(part, known) for part in pack(ranges, most)]
@@ -197,7 +198,7 @@ def _read_range(
 @contextmanager
 def _opened(io: FileIO, path: str) -> Iterator[tuple[Any, ParquetInput]]:
     try:
-        with file_errors(path), io.new_input(path).open() as source:
+        with translate_file_errors(path), io.new_input(path).open() as source:
             yield source, open_input(source)
     except GoneError as error:
         raise DataLossError(
@@ -231,11 +232,11 @@ def _held(file: ParquetInput, scan: ScanProjection, path: str) -> tuple[Schema, 
     from pyiceberg.schema import Schema
 
     check_supported(path, file, _unsupported_among_wanted(file, scan))
-    held, fixes = _schema_of(file.schema, scan), corrections(file, Calendar())
+    held, fixes = _schema_of(file.schema, scan), make_corrections(file, Calendar())
     if not fixes:
         return held, fixes
     instants = {f.field_id for f in scan.wanted.fields if "timestamptz" in str(f.field_type)}
-    other = _schema_of(stored_schema(file), scan)
+    other = _schema_of(corrected_schema(file), scan)
     pairs = zip(held.fields, other.fields, strict=True)
     fields = [new if old.field_id in instants else old for old, new in pairs]
     meant = {field.name for field in fields if field.field_id in instants}
@@ -367,7 +368,7 @@ class _Deletes:
 
     def _positions(self, delete: DeleteFile) -> Mapping[str, _Positions]:
         if delete not in self._read:
-            with file_errors(delete.file_path), _delete_errors(delete.file_path):
+            with translate_file_errors(delete.file_path), _delete_errors(delete.file_path):
                 self._read[delete] = _read_positions(self._io, delete, self._wanted[delete])
         return self._read[delete]
 

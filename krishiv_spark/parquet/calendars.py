@@ -1,14 +1,14 @@
-"""The calendar of a file's dates and times, and what it takes to count them in ours.
+"""The calendar of a file's dates and times, and their correction to today's calendar.
 
-Files of Spark 2, and of later ones in mode LEGACY, count in another calendar. Keys in their footers
-record that, which Spark's reader follows (``DataSourceUtils.getRebaseSpec``). Times without a zone
-are never moved.
+Files of Spark 2, and of later versions in mode LEGACY, count in another calendar. Keys in their
+footers record that, which Spark's reader follows (``DataSourceUtils.getRebaseSpec``). Times without
+a zone are never moved.
 
 Days before 1582-10-15 were counted in the Julian calendar: such a day becomes the day that has the
-same date in ours (``RebaseDateTime`` of Spark 3 and later). An instant becomes the one that has the
+same date today (``RebaseDateTime`` of Spark 3 and later). An instant becomes the one that has the
 same wall time in the zone of the session that wrote it. Until 1900 Java's older classes have other
-offsets for a zone than its newer ones, so that instants after 1582 move as well; by how much is in
-a table in one of Spark's jars.
+offsets for a zone than its newer ones, so that instants after 1582 move as well; a table in one of
+Spark's jars contains the differences.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import glob
 import json
 import os
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,9 @@ import pyarrow.parquet as pq
 import pyspark
 from pydantic import BeforeValidator
 
-from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.compute import Convert, children, is_list, pc
 from krishiv_spark.errors import SchemaError
+from krishiv_spark.parquet.inputs import Leaves, ParquetInput
 
 __all__ = [
     "GREGORIAN_DAY",
@@ -42,16 +43,18 @@ __all__ = [
     "RebaseMode",
     "TimeRules",
     "Zone",
-    "days",
-    "known_zone",
-    "micros",
+    "corrected_schema",
+    "find_zone",
+    "make_corrections",
+    "rebase_days",
+    "rebase_micros",
 ]
 
 GREGORIAN_DAY = -141_427
-"""1582-10-15 in days since 1970: from here on days are the same."""
+"""1582-10-15 in days since 1970: from this day on, days are the same."""
 
 SETTLED_SECOND = -2_208_988_800
-"""1900-01-01T00:00Z in seconds since 1970: from here on instants are the same in every zone."""
+"""1900-01-01T00:00Z in seconds since 1970: from then on, instants are the same in every zone."""
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -60,15 +63,18 @@ _FIRST_MARCH = -719_470  # 0000-03-01
 _DAY_S, _SECOND_US = 86_400, 1_000_000
 
 
-def days(old: Numbers) -> Numbers:
-    """Days since 1970 as ours. A 29th of February that we do not have becomes the 1st of March."""
-    return np.where(old < GREGORIAN_DAY, old + _shift(old), old)
+def rebase_days(old: Numbers) -> Numbers:
+    """Return days since 1970. A 29th of February that no longer exists becomes the 1st of March."""
+    return np.where(old < GREGORIAN_DAY, old + _count_shift(old), old)
 
 
-def _shift(julian: Numbers) -> Numbers:
-    """Days from a date to the same one of ours; it changes where a leap year is none any more."""
+def _count_shift(julian: Numbers) -> Numbers:
+    """Return the days from a Julian date to the same date today.
+
+    The number changes with each leap year that is not one today.
+    """
     # Four Julian years have 1461 days. Counted from March, a leap day is the last one of its year.
-    year = (4 * (julian - _FIRST_MARCH) + 3) // 1461  # years that begin with March
+    year = (4 * (julian - _FIRST_MARCH) + 3) // 1461  # years that start with March
     century = year // 100
     shift: Numbers = 2 - century + century // 4
     return shift
@@ -78,11 +84,10 @@ class Zone(NamedTuple):
     """A zone as Spark knows it.
 
     Attributes:
-        first: Instant of 0001-01-01, in seconds since 1970. About earlier ones each JVM has its own
-            opinion.
-        offset: Seconds that clocks were ahead of UTC before 1582, as Java's older classes have it.
-        diff: Seconds by which they have it differently from its newer ones.
-        switches: Instants since 1582 from which on another difference holds, in seconds since 1970.
+        first: Instant of 0001-01-01, in seconds since 1970. For earlier ones, JVMs differ.
+        offset: Seconds that clocks were ahead of UTC before 1582, by Java's older classes.
+        diff: Seconds by which this differs from its newer classes.
+        switches: Instants since 1582 at which the difference changes, in seconds since 1970.
         diffs: These differences in seconds.
     """
 
@@ -93,36 +98,36 @@ class Zone(NamedTuple):
     diffs: Numbers
 
 
-def micros(old: Numbers, zone: Zone) -> Numbers:
-    """Microseconds since 1970 as ours, of instants from `Zone.first` on."""
+def rebase_micros(old: Numbers, zone: Zone) -> Numbers:
+    """Return microseconds since 1970, for instants from `Zone.first` on."""
     seconds = old // _SECOND_US
     day = (seconds + zone.offset) // _DAY_S
-    place = np.searchsorted(zone.switches, seconds, side="right") - 1
-    since = zone.diffs[np.maximum(place, 0)]
-    by = np.where(day < GREGORIAN_DAY, zone.diff + _shift(day) * _DAY_S, since)
+    index = np.searchsorted(zone.switches, seconds, side="right") - 1
+    since = zone.diffs[np.maximum(index, 0)]
+    by = np.where(day < GREGORIAN_DAY, zone.diff + _count_shift(day) * _DAY_S, since)
     moved: Numbers = old + by * _SECOND_US
     return moved
 
 
-def known_zone(name: str) -> Zone | None:
-    """A zone that Spark knows; None if it does not, or if its jars are not found here."""
-    return _zones().get(name)
+def find_zone(name: str) -> Zone | None:
+    """Return a zone that Spark knows; None if it does not, or if its jars are not found."""
+    return _load_zones().get(name)
 
 
 @functools.cache
-def _zones() -> Mapping[str, Zone]:
-    """From Spark's own table: for many zones, the machine's database has another history."""
-    known = {"UTC": _zone([_FIRST_DAY * _DAY_S, GREGORIAN_DAY * _DAY_S], [2 * _DAY_S, 0])}
+def _load_zones() -> Mapping[str, Zone]:
+    """Load Spark's own table: for many zones, the machine's database has another history."""
+    zones = {"UTC": _make_zone([_FIRST_DAY * _DAY_S, GREGORIAN_DAY * _DAY_S], [2 * _DAY_S, 0])}
     home = os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
     for jar in glob.glob(f"{home}/jars/spark-sql-api_*.jar"):
         with zipfile.ZipFile(jar) as content:
             entries = json.loads(content.read("julian-gregorian-rebase-micros.json"))
-        known |= {entry["tz"]: _zone(entry["switches"], entry["diffs"]) for entry in entries}
-    return known
+        zones |= {entry["tz"]: _make_zone(entry["switches"], entry["diffs"]) for entry in entries}
+    return zones
 
 
-def _zone(switches: Sequence[int], diffs: Sequence[int]) -> Zone:
-    """A zone of Spark's table, which begins with the midnight of 0001-01-01."""
+def _make_zone(switches: Sequence[int], diffs: Sequence[int]) -> Zone:
+    """Return a zone of Spark's table, which starts with the midnight of 0001-01-01."""
     offset = _FIRST_DAY * _DAY_S - switches[0]
     since = bisect.bisect_left(switches, GREGORIAN_DAY * _DAY_S - offset)
     later = (np.array(part[since:], np.int64) for part in (switches, diffs))
@@ -130,21 +135,21 @@ def _zone(switches: Sequence[int], diffs: Sequence[int]) -> Zone:
 
 
 RebaseMode = Annotated[Literal["EXCEPTION", "CORRECTED", "LEGACY"], BeforeValidator(str.upper)]
-"""Spark's names for what old dates and times are: an error, right as they are, or to be moved."""
+"""Spark's names for the treatment of old dates and times: an error, unchanged, or moved."""
 
 INSTANT = pa.timestamp("us", "UTC")
-"""What Spark has for a timestamp with a zone."""
+"""Spark's type of a timestamp with a zone."""
 
 
 @dataclass(frozen=True)
 class TimeRules:
-    """How times are read that do not say enough of themselves.
+    """The rules for times that lack a zone or a calendar.
 
     Attributes:
         zone: Zone of times without one, and of the session that wrote an old file; None if it is
             not known.
-        dates: For files that do not say which Spark wrote them. None is "CORRECTED", as in Spark 4,
-            but "EXCEPTION" if Spark wrote them: only 2.4.5 and older do not say so.
+        dates: Mode for files that do not record which Spark wrote them. None is "CORRECTED", as in
+            Spark 4, but "EXCEPTION" if Spark wrote them: only 2.4.5 and older do not record it.
         int96: The same for INT96.
     """
 
@@ -158,8 +163,8 @@ class Calendar:
     """The calendar of a file.
 
     Attributes:
-        dates: What is done with dates and timestamps.
-        int96: What is done with INT96.
+        dates: Mode of dates and timestamps.
+        int96: Mode of INT96.
         zone: Zone of the session that wrote it; None if it is not known.
     """
 
@@ -169,41 +174,41 @@ class Calendar:
 
     @classmethod
     def of(cls, metadata: pq.FileMetaData, rules: TimeRules) -> Calendar:
-        """The calendar that a footer tells, or else the rules."""
+        """Return the calendar that a footer records, or the rules if it records none."""
         keys = metadata.metadata or {}
         zone = keys.get(b"org.apache.spark.timeZone", b"").decode() or rules.zone
-        dates = _mode(keys, b"3.0.0", b"org.apache.spark.legacyDateTime", rules.dates)
-        int96 = _mode(keys, b"3.1.0", b"org.apache.spark.legacyINT96", rules.int96)
+        dates = _choose_mode(keys, b"3.0.0", b"org.apache.spark.legacyDateTime", rules.dates)
+        int96 = _choose_mode(keys, b"3.1.0", b"org.apache.spark.legacyINT96", rules.int96)
         return cls(dates, int96, zone)
 
-    def corrected(self, old: pa.Array, path: str, *, int96: bool = False) -> pa.Array:
-        """Dates or times as ours; those without a zone as they are.
+    def correct(self, old: pa.Array, path: str, *, int96: bool = False) -> pa.Array:
+        """Return dates or times in today's calendar; times without a zone are unchanged.
 
         Raises:
             SchemaError: If the mode refuses one of them, or the zone that it needs is not known.
         """
         if pa.types.is_date(old.type):
-            return self._days(old, path)
-        return self._instants(old, path, int96=int96) if old.type.tz else old
+            return self._correct_days(old, path)
+        return self._correct_instants(old, path, int96=int96) if old.type.tz else old
 
-    def _days(self, old: pa.Array, path: str) -> pa.Array:
+    def _correct_days(self, old: pa.Array, path: str) -> pa.Array:
         numbers = old.cast(pa.date32()).cast(pa.int32())
         if self.dates == "CORRECTED" or not _any_below(numbers, GREGORIAN_DAY):
             return old
         self._check(self.dates, path, "dates before 1582-10-15")
-        return _moved(numbers, days).cast(pa.date32())
+        return _move(numbers, rebase_days).cast(pa.date32())
 
-    def _instants(self, old: pa.Array, path: str, *, int96: bool) -> pa.Array:
+    def _correct_instants(self, old: pa.Array, path: str, *, int96: bool) -> pa.Array:
         mode = self.int96 if int96 else self.dates
         limit = SETTLED_SECOND * _PER_SECOND[old.type.unit]
         if mode == "CORRECTED" or not _any_below(old.cast(pa.int64()), limit):
             return old
         self._check(mode, path, "times before 1900")
-        zone = self._known_zone(path)
+        zone = self._require_zone(path)
         numbers = old.cast(INSTANT).cast(pa.int64())
         if _any_below(numbers, zone.first * _PER_SECOND["us"]):
             raise SchemaError(f"column {path!r} has times before year 1 in the calendar of Spark 2")
-        return _moved(numbers, lambda found: micros(found, zone)).cast(INSTANT)
+        return _move(numbers, lambda found: rebase_micros(found, zone)).cast(INSTANT)
 
     def _check(self, mode: RebaseMode, path: str, what: str) -> None:
         if mode == "EXCEPTION":
@@ -213,16 +218,16 @@ class Calendar:
                 "or Hive wrote them, or to 'CORRECTED', as Spark 4 reads them"
             )
 
-    def _known_zone(self, path: str) -> Zone:
+    def _require_zone(self, path: str) -> Zone:
         what = f"column {path!r} has times before 1900 in the calendar of Spark 2"
         if self.zone is None:
             raise SchemaError(
                 f"{what}: give the zone of the session that wrote them with the option 'timeZone'"
             )
-        zone = known_zone(self.zone)
+        zone = find_zone(self.zone)
         if zone is None:
             raise SchemaError(
-                f"{what}, written in the zone {self.zone!r}, of which nothing is known here: its "
+                f"{what}, written in the zone {self.zone!r}, which is not known here: its "
                 "history is in Spark's jar 'spark-sql-api' below SPARK_HOME; without it, leave the "
                 "column out, or have Spark's own reader write the file again"
             )
@@ -237,18 +242,84 @@ def _any_below(numbers: pa.Array, limit: int) -> bool:
     return least is not None and bool(least < limit)
 
 
-def _moved(numbers: pa.Array, move: Callable[[Numbers], Numbers]) -> pa.Array:
+def _move(numbers: pa.Array, move: Callable[[Numbers], Numbers]) -> pa.Array:
     found = numbers.cast(pa.int64()).fill_null(0).to_numpy()
     mask = numbers.is_null().to_numpy(zero_copy_only=False)
     return pa.array(move(found), numbers.type, mask=mask)
 
 
-def _mode(
+def _choose_mode(
     keys: Mapping[bytes, bytes], since: bytes, legacy: bytes, otherwise: RebaseMode | None
 ) -> RebaseMode:
     version = keys.get(b"org.apache.spark.version")
     if version is not None:
-        # Compared as text, which is what Spark does with it.
+        # Spark also compares the versions as texts.
         return "LEGACY" if version < since or legacy in keys else "CORRECTED"
     is_of_spark = b"org.apache.spark.sql.parquet.row.metadata" in keys
     return otherwise or ("EXCEPTION" if is_of_spark else "CORRECTED")
+
+
+# --- the corrections of a file, column by column: INT96 is an instant, though Arrow reads it as a
+# time without a zone; and old dates and times may be counted in another calendar
+
+
+def corrected_schema(file: ParquetInput) -> pa.Schema:
+    """Return the columns of a file after `make_corrections`: INT96 is an instant.
+
+    A column of Arrow's null type, which has only nulls, gets the type in which it is stored, as in
+    Spark: nulls are read as any type.
+    """
+    physical = iter(file.physical_types)
+    return pa.schema([_correct_field(field, physical) for field in file.schema])
+
+
+def _correct_field(field: pa.Field, physical: Iterator[str]) -> pa.Field:
+    return field.with_type(_correct_type(field.type, physical))
+
+
+def _correct_type(kind: Any, physical: Iterator[str]) -> pa.DataType:
+    """Return a type with instants for INT96; consumes as many leaves as the type has."""
+    if isinstance(kind, pa.BaseExtensionType):
+        _correct_type(kind.storage_type, physical)  # only to consume its leaves
+        return kind
+    if pa.types.is_struct(kind):
+        return pa.struct([_correct_field(field, physical) for field in children(kind)])
+    if pa.types.is_map(kind):
+        key = _correct_field(kind.key_field, physical)
+        return pa.map_(key, _correct_field(kind.item_field, physical))
+    if is_list(kind):
+        element = _correct_field(kind.value_field, physical)
+        return kind if element.equals(kind.value_field) else pa.list_(element)
+    stored = next(physical)
+    is_stored = stored == "INT96" or pa.types.is_null(kind)
+    return _PHYSICAL.get(stored, pa.binary()) if is_stored else kind
+
+
+_PHYSICAL = {
+    "BOOLEAN": pa.bool_(),
+    "INT32": pa.int32(),
+    "INT64": pa.int64(),
+    "INT96": INSTANT,
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+}
+
+
+def make_corrections(file: ParquetInput, calendar: Calendar) -> dict[str, Convert]:
+    """Return the functions that correct the times of columns; only for columns that need it.
+
+    Each returns an array with instants for INT96, and with all dates and instants in today's
+    calendar. It raises a `SchemaError` for values that the mode refuses.
+    """
+    leaves = Leaves(functools.partial(_correct_leaf, calendar), iter(file.physical_types))
+    found = ((field.name, leaves.make_conversion(field.type, field.name)) for field in file.schema)
+    return {name: convert for name, convert in found if convert is not None}
+
+
+def _correct_leaf(calendar: Calendar, kind: Any, physical: str, path: str) -> Convert | None:
+    if physical == "INT96":
+        return lambda array: calendar.correct(array.cast(INSTANT), path, int96=True)
+    counts = pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None)
+    if counts and calendar.dates != "CORRECTED":
+        return functools.partial(calendar.correct, path=path)
+    return None

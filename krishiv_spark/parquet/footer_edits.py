@@ -1,9 +1,9 @@
-"""Footers changed so that PyArrow reads what it would refuse, crash on, or read wrongly.
+"""Edits of footers for files that PyArrow would refuse, crash on, or read wrongly.
 
-PyArrow refuses a file as a whole if it cannot represent one of its columns, ends the process where
+PyArrow refuses a file as a whole if it cannot represent one of its columns, ends the process when
 it is asked about an encrypted column, and computes some times of INT96 modulo 2^64. The pages are
-in order in all three cases. So the footer is changed in memory, and the file is opened with that:
-without the columns that cannot be read, and with INT96 as the 12 bytes that it is.
+right in all three cases. So the footer is changed in memory, and the file is opened with that:
+without the columns that cannot be read, and with INT96 as its 12 bytes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from krishiv_spark.parquet.leaves import MAP_ENTRIES
 from krishiv_spark.parquet.thrift import I32, STRUCT, Field, Struct, decode, encode
 
 __all__ = [
+    "MAP_ENTRIES",
     "EditedFooter",
     "UnsupportedColumn",
     "int96_as_bytes",
-    "metadata_of",
+    "parse_footer",
     "without_encrypted",
     "without_unsupported",
 ]
+
+MAP_ENTRIES = "krishiv_spark.map_entries"
+"""The name of the elements of a list that was a map with keys that are not declared as required."""
 
 # Field ids and values of parquet.thrift.
 _SCHEMA, _GROUPS, _KEY_VALUES, _ORDERS, _ENCRYPTION, _SIGNING_KEY = 2, 4, 5, 7, 8, 9  # FileMetaData
@@ -44,14 +47,14 @@ _ENTRY_FIELDS = 2
 _NO_FIELD = Field(0, None)
 
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError)
-"""Errors of decoding bytes that are no struct of Thrift, or not that of a Parquet file."""
+"""Errors of decoding bytes that are not a struct of Thrift, or not that of a Parquet file."""
 
 
 class UnsupportedColumn(NamedTuple):
     """A column that cannot be read.
 
     Attributes:
-        reason: What PyArrow lacks for it, for messages.
+        reason: Reason for messages.
         field_id: Its id in the file; None if it has none.
     """
 
@@ -78,23 +81,23 @@ class _TopColumn(NamedTuple):
     elements: list[Struct]
     leaves: range
 
-    def refused(self, reason: str) -> UnsupportedColumn:
+    def to_unsupported(self, reason: str) -> UnsupportedColumn:
         return UnsupportedColumn(reason, self.elements[0].get(_FIELD_ID, _NO_FIELD).value)
 
 
-def metadata_of(footer: bytes) -> pq.FileMetaData:
-    """Return the metadata that PyArrow has of a footer.
+def parse_footer(footer: bytes) -> pq.FileMetaData:
+    """Return PyArrow's metadata of a footer.
 
     Raises:
         pa.ArrowException, OSError: If PyArrow refuses it.
     """
-    # Of a file that consists of it: PyArrow reads nothing else when it opens one.
+    # A file that consists only of the footer: PyArrow reads nothing else when it opens one.
     whole = b"PAR1%b%bPAR1" % (footer, len(footer).to_bytes(4, "little"))
     return pq.ParquetFile(pa.BufferReader(whole)).metadata
 
 
 def int96_as_bytes(footer: bytes) -> bytes:
-    """Return a footer whose columns of INT96 are ones of 12 bytes: the pages of both are the same.
+    """Return a footer that declares INT96 columns as 12 bytes: the pages of both are the same.
 
     Only the schema is decoded. The row groups repeat the type of a column, which is not used.
 
@@ -130,7 +133,7 @@ def without_encrypted(footer: bytes) -> EditedFooter | None:
         }
         columns = [*_columns(tree)]
         unsupported = {
-            column.name: column.refused("it is encrypted")
+            column.name: column.to_unsupported("it is encrypted")
             for column in columns
             if not secret.isdisjoint(column.leaves)
         }
@@ -150,41 +153,43 @@ def _damage_errors() -> Iterator[None]:
 
 
 def without_unsupported(footer: bytes) -> EditedFooter | None:
-    """Return a footer without the columns that PyArrow cannot represent; None if that is no help.
+    """Return a footer without the columns that PyArrow cannot represent; None if it stays refused.
 
     Maps whose keys are not declared as required, as Presto wrote them, become lists: see
     `MAP_ENTRIES`. The Arrow schema that some writers add is removed if PyArrow cannot use it.
 
     Args:
-        footer: One that PyArrow refuses.
+        footer: A footer that PyArrow refuses.
     """
     try:
         tree, _ = decode(footer)
         columns = [*_columns(tree)]
         for column in columns:
-            _maps_to_lists(column.elements)
-        if _refusal(tree) is None:
+            _change_maps_to_lists(column.elements)
+        if _find_refusal(tree) is None:
             return EditedFooter(encode(tree), {})
-        refusals = {column.name: _refusal(_schema_with(tree, [column])) for column in columns}
+        refusals = {
+            column.name: _find_refusal(_with_schema_of(tree, [column])) for column in columns
+        }
         unsupported = {
-            column.name: column.refused(refusal)
+            column.name: column.to_unsupported(refusal)
             for column in columns
             if (refusal := refusals[column.name]) is not None
         }
         edited = _without(tree, columns, unsupported)
-        return EditedFooter(encode(edited), unsupported) if _refusal(edited) is None else None
+        return EditedFooter(encode(edited), unsupported) if _find_refusal(edited) is None else None
     except (*_DAMAGE, pa.ArrowException, OSError):
         return None
 
 
-def _refusal(tree: Struct) -> str | None:
-    """Return the reason for which PyArrow refuses a footer; None if it does not.
+def _find_refusal(tree: Struct) -> str | None:
+    """Return PyArrow's reason to refuse a footer; None if it accepts it.
 
     Raises:
         OSError: If the footer is damaged.
     """
     try:
-        metadata_of(encode(tree))
+        parse_footer(encode(tree))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         return str(error)
     return None
@@ -195,15 +200,15 @@ def _columns(tree: Struct) -> Iterator[_TopColumn]:
     elements: list[Struct] = tree[_SCHEMA].value.values
     start, leaf = 1, 0
     while start < len(elements):
-        end = _end_of(elements, start)
+        end = _find_end(elements, start)
         inside = elements[start:end]
         leaves = sum(_CHILDREN not in element for element in inside)
         yield _TopColumn(inside[0][_NAME].value.decode(), inside, range(leaf, leaf + leaves))
         start, leaf = end, leaf + leaves
 
 
-def _end_of(elements: Sequence[Struct], index: int) -> int:
-    """Return the index after the last element of the tree that begins at an index."""
+def _find_end(elements: Sequence[Struct], index: int) -> int:
+    """Return the index after the last element of the tree that starts at an index."""
     missing = 1
     while missing:
         missing += elements[index].get(_CHILDREN, Field(I32, 0)).value - 1
@@ -211,7 +216,7 @@ def _end_of(elements: Sequence[Struct], index: int) -> int:
     return index
 
 
-def _maps_to_lists(elements: Sequence[Struct]) -> None:
+def _change_maps_to_lists(elements: Sequence[Struct]) -> None:
     for outer, entries, key in zip(elements, elements[1:], elements[2:], strict=False):
         shape = [
             entries.get(_CHILDREN, _NO_FIELD).value,
@@ -230,41 +235,44 @@ def _is_map(element: Struct) -> bool:
     return converted in {_MAP, _MAP_KEY_VALUE} or _LOGICAL_MAP in logical
 
 
-def _schema_with(tree: Struct, columns: Sequence[_TopColumn]) -> Struct:
-    """A footer with some of its columns, and without row groups.
+def _with_schema_of(tree: Struct, columns: Sequence[_TopColumn]) -> Struct:
+    """Return a footer with some of its columns, and without row groups.
 
-    The Arrow schema describes all columns, so that it goes as well.
+    The Arrow schema describes all columns, so it is removed as well.
     """
     root = {**tree[_SCHEMA].value.values[0], _CHILDREN: Field(I32, len(columns))}
     elements = [root, *(element for column in columns for element in column.elements)]
     kept = {number: field for number, field in tree.items() if number not in {_ORDERS, _KEY_VALUES}}
-    return kept | {_SCHEMA: _listed(tree[_SCHEMA], elements), _GROUPS: _listed(tree[_GROUPS], [])}
+    return kept | {
+        _SCHEMA: _with_values(tree[_SCHEMA], elements),
+        _GROUPS: _with_values(tree[_GROUPS], []),
+    }
 
 
 def _without(tree: Struct, columns: Sequence[_TopColumn], removed: Collection[str]) -> Struct:
-    """A footer without some of its columns, and without the Arrow schema."""
+    """Return a footer without some of its columns, and without the Arrow schema."""
     kept = [column for column in columns if column.name not in removed]
     leaves = [leaf for column in kept for leaf in column.leaves]
-    made = _schema_with(tree, kept)
-    made[_GROUPS] = _listed(
-        tree[_GROUPS], [_group_with(group, leaves) for group in tree[_GROUPS].value.values]
+    made = _with_schema_of(tree, kept)
+    made[_GROUPS] = _with_values(
+        tree[_GROUPS], [_with_leaves(group, leaves) for group in tree[_GROUPS].value.values]
     )
     if _ORDERS in tree:
         orders = tree[_ORDERS].value.values
-        made[_ORDERS] = _listed(tree[_ORDERS], [orders[leaf] for leaf in leaves])
+        made[_ORDERS] = _with_values(tree[_ORDERS], [orders[leaf] for leaf in leaves])
     if _KEY_VALUES in tree:
         pairs = [
             pair for pair in tree[_KEY_VALUES].value.values if pair[_KEY].value != b"ARROW:schema"
         ]
-        made[_KEY_VALUES] = _listed(tree[_KEY_VALUES], pairs)
+        made[_KEY_VALUES] = _with_values(tree[_KEY_VALUES], pairs)
     return made
 
 
-def _group_with(group: Struct, leaves: Sequence[int]) -> Struct:
+def _with_leaves(group: Struct, leaves: Sequence[int]) -> Struct:
     chunks = group[_CHUNKS].value.values
     kept = {number: field for number, field in group.items() if number != _SORTING}
-    return kept | {_CHUNKS: _listed(group[_CHUNKS], [chunks[leaf] for leaf in leaves])}
+    return kept | {_CHUNKS: _with_values(group[_CHUNKS], [chunks[leaf] for leaf in leaves])}
 
 
-def _listed(field: Field, values: list[Struct]) -> Field:
+def _with_values(field: Field, values: list[Struct]) -> Field:
     return field._replace(value=field.value._replace(values=values))

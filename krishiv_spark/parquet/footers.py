@@ -1,4 +1,4 @@
-"""What the footer of a Parquet file tells: its schema, its rows, its newest event time."""
+"""The contents of footers: schema, number of rows, newest event time; and the errors of files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from krishiv_spark.arrow.conform import lacks_zone
 from krishiv_spark.arrow.schemas import has_shredded_variant, plain_schema
 from krishiv_spark.errors import DataLossError, KrishivError, OptionError, SchemaError
 from krishiv_spark.offsets.watermark import EventTimeLimit, EventTimes, epoch_ms
-from krishiv_spark.parquet.calendars import Calendar, TimeRules
-from krishiv_spark.parquet.corrections import stored_schema
+from krishiv_spark.parquet.calendars import Calendar, TimeRules, corrected_schema
+from krishiv_spark.parquet.file_end import fingerprint
 from krishiv_spark.parquet.inputs import ParquetInput, open_input
-from krishiv_spark.parquet.tails import fingerprint
 from krishiv_spark.runtime.workers import name_call
 from krishiv_spark.storage.disk import DISK
 from krishiv_spark.storage.files import Files, Identity, OpenedFile
@@ -36,12 +35,12 @@ __all__ = [
     "TooLargeError",
     "UnsupportedFileError",
     "check_supported",
-    "file_errors",
-    "file_schema",
+    "describe_shredded",
     "is_readable",
-    "opened",
+    "open_file",
     "read_footer",
-    "shredded_text",
+    "read_schema",
+    "translate_file_errors",
 ]
 
 _log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class BadFileError(DataLossError):
 
 
 class UnsupportedFileError(KrishivError):
-    """A file, or a column of it that is wanted, has a form that is not read here.
+    """A file, or one of its required columns, has a form that is not supported.
 
     The file may be good, and another program may read it. So it is never skipped as a damaged one.
     """
@@ -74,16 +73,15 @@ class ChangedError(DataLossError):
 
 
 class Footer(NamedTuple):
-    """The facts that decide about batches and watermarks.
+    """The facts of a file that batches and watermarks depend on.
 
     Attributes:
         rows: Number of rows.
-        newest_ms: Newest event time, milliseconds since 1970 UTC, rounded down; None when there
-            is none or it is not known.
-        unknown: Why the newest event time is not known; None when it is, or when there is none.
-        ahead: How many row groups have a newest event time that is past the limit; they do not
-            count.
-        farthest_ms: The newest of those.
+        newest_ms: Newest event time, milliseconds since 1970 UTC, rounded down; None if there is
+            none or it is not known.
+        unknown: Reason why the newest event time is not known; None if it is, or if there is none.
+        ahead: Number of row groups with a newest event time past the limit; they do not count.
+        farthest_ms: The newest of these times.
     """
 
     rows: int
@@ -93,7 +91,7 @@ class Footer(NamedTuple):
     farthest_ms: int | None = None
 
     @classmethod
-    def timed(cls, rows: int, times: EventTimes) -> Footer:
+    def with_times(cls, rows: int, times: EventTimes) -> Footer:
         """Return the facts of a file whose event times are known."""
         return cls(rows, times.newest_ms, None, times.ahead, times.farthest_ms)
 
@@ -104,14 +102,14 @@ class Footer(NamedTuple):
 
 
 class FileVersion(NamedTuple):
-    """A version of a file that a batch has.
+    """The version of a file that a batch contains.
 
     Attributes:
-        identity: What the file was when it was listed.
-        fingerprint: Of its footer (`krishiv_spark.parquet.tails.fingerprint`); None if that is not
-            known.
-        is_read_whole: True if one task reads the whole file. Of a file whose parts are read by
-            several tasks, all must read the same version.
+        identity: Identity of the file when it was listed.
+        fingerprint: Fingerprint of its footer (`krishiv_spark.parquet.file_end.fingerprint`); None
+            if it is not known.
+        is_read_whole: True if one task reads the whole file. If several tasks read its parts, all
+            must read the same version.
     """
 
     identity: Identity
@@ -120,7 +118,7 @@ class FileVersion(NamedTuple):
 
 
 class OpenedParquet(NamedTuple):
-    """A file that is open.
+    """An open file.
 
     Attributes:
         parquet: The file.
@@ -132,26 +130,26 @@ class OpenedParquet(NamedTuple):
 
 
 @contextmanager
-def opened(
+def open_file(
     path: str, wanted: FileVersion | None = None, files: Files = DISK
 ) -> Iterator[OpenedParquet]:
-    """Open a file for reading in little memory; what goes wrong inside becomes one of our errors.
+    """Open a file for reading in little memory, within `translate_file_errors`.
 
     Args:
         path: Whole path or URL.
-        wanted: The version that was listed; None for the one that is there now.
-        files: Of the store that it is in.
+        wanted: The version that was listed; None for the current one.
+        files: Files of the store.
 
     Raises:
-        GoneError: If it is not there.
-        ChangedError: If it is no longer what it was when it was listed.
+        GoneError: If it does not exist.
+        ChangedError: If it has changed since it was listed.
         BadFileError: If it is damaged.
         OptionError: If it may not be read.
-        StorageError: If its store cannot be asked.
+        StorageError: If its store fails.
     """
     size = None if wanted is None else wanted.identity.size
-    with file_errors(path), files.opened(path, size) as found:
-        # Of the file that is open: another could take the name after a look at it.
+    with translate_file_errors(path), files.opened(path, size) as found:
+        # The identity of the open file: another file could take the name after a check of the path.
         if wanted is not None and found.identity != wanted.identity:
             _check_same_rows(path, wanted, found, files)
         yield OpenedParquet(open_input(found.source), found.expect)
@@ -160,11 +158,11 @@ def opened(
 def _check_not_shredded(path: str, schema: pa.Schema, columns: Collection[str]) -> None:
     for field in schema:
         if (not columns or field.name in columns) and has_shredded_variant(field.type):
-            raise UnsupportedFileError(shredded_text(path, field.name))
+            raise UnsupportedFileError(describe_shredded(path, field.name))
 
 
-def shredded_text(path: str, column: str) -> str:
-    """Return the text of the error for a variant whose values are in columns of their own."""
+def describe_shredded(path: str, column: str) -> str:
+    """Return the text of the error for a variant whose values are in separate columns."""
     return (
         f"{path}: column {column!r} is not supported: it is a variant, of which each file has the "
         "values in other columns (it is shredded). Leave it out, with the option 'columns' or with "
@@ -173,10 +171,10 @@ def shredded_text(path: str, column: str) -> str:
 
 
 def check_supported(path: str, file: ParquetInput, columns: Iterable[str]) -> None:
-    """Refuse columns that cannot be read.
+    """Check that columns of a file can be read.
 
     Raises:
-        UnsupportedFileError: If one of them is such a column of the file.
+        UnsupportedFileError: If one of them cannot.
     """
     for name in columns:
         if name in file.unsupported:
@@ -193,14 +191,14 @@ _READ_OTHERS = (
 
 
 @contextmanager
-def file_errors(path: str) -> Iterator[None]:
-    """Turn what goes wrong with a file into one of our errors.
+def translate_file_errors(path: str) -> Iterator[None]:
+    """Translate errors with a file into errors of this package.
 
     Raises:
-        GoneError: If it is not there.
+        GoneError: If it does not exist.
         ChangedError: If it was replaced while it was read.
         BadFileError: If it is damaged.
-        UnsupportedFileError: If PyArrow does not support what is in it.
+        UnsupportedFileError: If PyArrow does not support its content.
         TooLargeError: If there is not enough memory for it.
         OptionError: If it may not be read.
     """
@@ -223,7 +221,7 @@ def file_errors(path: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno == errno.ESTALE:
             raise ChangedError(f"{path} was replaced while it was read: {_START_AGAIN}") from error
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk failed, not the file: worth another attempt of the task
+            raise  # the disk failed, not the file: another attempt of the task may succeed
         raise BadFileError(f"{path} cannot be read as Parquet: {error}") from error
 
 
@@ -234,7 +232,7 @@ _START_AGAIN = (
 
 
 def _check_same_rows(path: str, wanted: FileVersion, found: OpenedFile, files: Files) -> None:
-    """Refuse a file that has changed since it was listed, if more than its time has.
+    """Check that only the time of a file has changed since it was listed.
 
     A program may set a file's time right after it has written the file, as ``cp -p`` does.
 
@@ -258,18 +256,18 @@ def _check_same_rows(path: str, wanted: FileVersion, found: OpenedFile, files: F
 
 
 def is_readable(path: str, files: Files = DISK) -> bool:
-    """Whether the footer of a file can be read; what is gone is left to others to find out.
+    """Return False if the footer of a file cannot be read. A deleted file counts as readable.
 
     Raises:
         OptionError: If the file may not be read.
     """
     try:
-        with opened(path, files=files):
+        with open_file(path, files=files):
             return True
     except BadFileError:
         return False
     except GoneError:
-        return True
+        return True  # the task that reads it reports it
 
 
 def read_footer(  # noqa: PLR0913  all but two have defaults
@@ -283,26 +281,26 @@ def read_footer(  # noqa: PLR0913  all but two have defaults
 ) -> Footer:
     """Read the facts of one file; a file that cannot be read counts as one without rows.
 
-    It is the task that reads the file which reports it, and decides whether it is skipped.
+    The task that reads the file reports it, and decides whether it is skipped.
 
     Args:
         path: Whole path or URL.
-        event_time: Column to look for the newest time in, None when it is of no interest.
-        times: How times are read that do not say enough of themselves.
-        wanted: The type that the column is read as; None for the one that it has.
-        files: Of the store that it is in.
-        limit: Of event times that count; None for all.
+        event_time: Column of the event time, None if its newest time is not needed.
+        times: Rules for times that lack a zone or a calendar.
+        wanted: The type that the column is read as; None for its own type.
+        files: Files of the store.
+        limit: Limit of the event times that count; None for all.
 
     Raises:
         OptionError: If the file may not be read.
     """
 
     def read() -> Footer:
-        with opened(path, files=files) as file:
+        with open_file(path, files=files) as file:
             metadata = file.parquet.metadata
             if event_time is None:
                 return Footer(metadata.num_rows)
-            return _timed(metadata, event_time, path, _Reading(times, wanted, limit))
+            return _read_times(metadata, event_time, path, _TimeReading(times, wanted, limit))
 
     try:
         return name_call(path, read)
@@ -310,16 +308,18 @@ def read_footer(  # noqa: PLR0913  all but two have defaults
         return Footer(0, unknown=str(error))
 
 
-class _Reading(NamedTuple):
-    """The arguments of `read_footer` that say how the event time is read."""
+class _TimeReading(NamedTuple):
+    """The arguments of `read_footer` for the event time."""
 
     times: TimeRules
     wanted: pa.DataType | None
     limit: EventTimeLimit | None
 
 
-def _timed(metadata: pq.FileMetaData, event_time: str, path: str, reading: _Reading) -> Footer:
-    index = _column(metadata, event_time)
+def _read_times(
+    metadata: pq.FileMetaData, event_time: str, path: str, reading: _TimeReading
+) -> Footer:
+    index = _find_column(metadata, event_time)
     if index is None or not metadata.num_rows:
         return Footer(metadata.num_rows)
     kind = _time_type(metadata.schema.column(index))
@@ -330,31 +330,31 @@ def _timed(metadata: pq.FileMetaData, event_time: str, path: str, reading: _Read
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         chunk = group.column(index)
         if chunk.physical_type != metadata.schema.column(index).physical_type:
-            # PyArrow would end the process when it is asked for these statistics.
+            # PyArrow would end the process if it were asked for these statistics.
             return Footer(metadata.num_rows, unknown=f"{path}: {event_time} has two physical types")
         statistics = chunk.statistics
         if statistics is not None and statistics.has_min_max:
-            # As it is stored: datetime would lose nanoseconds, and ends with the year 9999.
+            # The raw value, since datetime would lose nanoseconds, and ends with the year 9999.
             found.append(statistics.max_raw)
-        elif not _only_nulls(statistics, group.num_rows):
+        elif not _has_only_nulls(statistics, group.num_rows):
             return Footer(metadata.num_rows, unknown=f"{path}: no statistics of {event_time}")
     try:
         calendar = Calendar.of(metadata, reading.times)
-        times = _sorted_times(found, kind, calendar, reading, event_time)
-        return Footer.timed(metadata.num_rows, times)
+        times = _sort_times(found, kind, calendar, reading, event_time)
+        return Footer.with_times(metadata.num_rows, times)
     except SchemaError as error:
         return Footer(metadata.num_rows, unknown=f"{path}: {error}")
 
 
-def _sorted_times(
-    found: Sequence[int], kind: pa.DataType, calendar: Calendar, reading: _Reading, name: str
+def _sort_times(
+    found: Sequence[int], kind: pa.DataType, calendar: Calendar, reading: _TimeReading, name: str
 ) -> EventTimes:
-    """Sort the newest times of row groups, as they are stored, into those that count and others."""
+    """Sort the stored newest times of row groups into those that count and others."""
     limit = reading.limit
-    # By what is stored first: a zone or calendar moves no time of today by a day, and those at the
-    # end of time cannot be moved.
+    # First by the stored values: a zone or calendar moves no time of today by a day, and times at
+    # the end of the range cannot be moved.
     certain = limit and EventTimeLimit(limit.newest_ms + _DAY_MS, limit.ahead_ms)
-    stored = {raw: epoch_ms(_scalar(raw, kind)) for raw in found}
+    stored = {raw: epoch_ms(_to_scalar(raw, kind)) for raw in found}
     far = EventTimes() if certain is None else certain.sort(stored[raw] for raw in found)
     near = [raw for raw in found if certain is None or certain.admits(stored[raw])]
     if limit is None:
@@ -363,33 +363,33 @@ def _sorted_times(
     return EventTimes.merge((rest, far._replace(newest_ms=None)))
 
 
-def _scalar(raw: int, kind: pa.DataType) -> pa.Scalar:
-    return _stored([raw], kind)[0]
+def _to_scalar(raw: int, kind: pa.DataType) -> pa.Scalar:
+    return _to_array([raw], kind)[0]
 
 
-def _stored(raws: Sequence[int], kind: pa.DataType) -> pa.Array:
+def _to_array(raws: Sequence[int], kind: pa.DataType) -> pa.Array:
     return pa.array(raws, pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind)
 
 
 def _read_as(
-    newest: int, kind: pa.DataType, calendar: Calendar, reading: _Reading, name: str
+    newest: int, kind: pa.DataType, calendar: Calendar, reading: _TimeReading, name: str
 ) -> int:
-    """The newest time as its row will have it, in milliseconds."""
-    time = _stored([newest], kind)
-    time = calendar.corrected(time, name)
+    """Return the newest time as its row will have it, in milliseconds."""
+    time = _to_array([newest], kind)
+    time = calendar.correct(time, name)
     zone, wanted = reading.times.zone, reading.wanted
     if zone is not None and wanted is not None and lacks_zone(kind, wanted):
         time = localized(time, zone)
     return epoch_ms(time[0])
 
 
-def _only_nulls(statistics: Any, rows: int) -> bool:
+def _has_only_nulls(statistics: Any, rows: int) -> bool:
     if statistics is None:
         return rows == 0
     return bool(statistics.has_null_count and statistics.null_count == rows)
 
 
-def _column(metadata: pq.FileMetaData, name: str) -> int | None:
+def _find_column(metadata: pq.FileMetaData, name: str) -> int | None:
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     if name in paths:
         return paths.index(name)
@@ -398,7 +398,7 @@ def _column(metadata: pq.FileMetaData, name: str) -> int | None:
 
 
 def _time_type(column: Any) -> pa.DataType | None:
-    """The type of a time or date column; None for INT96 and whatever else has no usable order."""
+    """Return the type of a time or date column; None if its values have no usable order."""
     logical = json.loads(column.logical_type.to_json())
     if logical["Type"] == "Date":
         return pa.date32()
@@ -407,40 +407,40 @@ def _time_type(column: Any) -> pa.DataType | None:
     return pa.timestamp(_UNITS[logical["timeUnit"]], UTC if logical["isAdjustedToUTC"] else None)
 
 
-def file_schema(path: str, files: Files = DISK, columns: Collection[str] = ()) -> pa.Schema:
-    """The columns of a file, in types that Spark has; every one may be null.
+def read_schema(path: str, files: Files = DISK, columns: Collection[str] = ()) -> pa.Schema:
+    """Return the columns of a file, in types that Spark has; every one may be null.
 
     Args:
         path: Whole path or URL.
-        files: Of the store that it is in.
-        columns: Those that are wanted; empty for all. The others need not be supported.
+        files: Files of the store.
+        columns: Required columns; empty for all. The others need not be supported.
 
     Raises:
-        DataLossError: If the file is damaged or gone.
-        UnsupportedFileError: If a wanted column cannot be read.
+        DataLossError: If the file is damaged or deleted.
+        UnsupportedFileError: If a required column cannot be read.
         OptionError: If it may not be read.
     """
 
     def read() -> pa.Schema:
-        with opened(path, files=files) as file:
+        with open_file(path, files=files) as file:
             check_supported(path, file.parquet, columns or file.parquet.unsupported)
-            schema = plain_schema(pa.schema(map(_field, stored_schema(file.parquet))))
+            schema = plain_schema(pa.schema(map(_to_nullable, corrected_schema(file.parquet))))
         _check_not_shredded(path, schema, columns)
         return schema
 
     return name_call(path, read)
 
 
-def _field(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _type(field.type), nullable=True)
+def _to_nullable(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _to_nullable_type(field.type), nullable=True)
 
 
-def _type(kind: Any) -> pa.DataType:
-    """A type with everything nullable, and none of Arrow's own, which Spark does not know."""
+def _to_nullable_type(kind: Any) -> pa.DataType:
+    """Return a type with nullable parts, without extension types, which Spark does not know."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _type(kind.storage_type)
+        return _to_nullable_type(kind.storage_type)
     if pa.types.is_struct(kind):
-        return pa.struct(list(map(_field, children(kind))))
+        return pa.struct(list(map(_to_nullable, children(kind))))
     if pa.types.is_map(kind):
-        return pa.map_(_type(kind.key_type), _field(kind.item_field))
-    return pa.list_(_field(kind.value_field)) if is_list(kind) else kind
+        return pa.map_(_to_nullable_type(kind.key_type), _to_nullable(kind.item_field))
+    return pa.list_(_to_nullable(kind.value_field)) if is_list(kind) else kind

@@ -13,7 +13,7 @@ __all__ = ["BINARY", "I32", "LIST", "STRUCT", "Field", "Items", "Struct", "decod
 _TRUE, _FALSE, _BYTE, _I16, I32, _I64, _DOUBLE, BINARY, LIST, _SET, _MAP, STRUCT = range(1, 13)
 _INTEGERS = {_I16, I32, _I64}
 _DEEPEST = 64
-"""Structs within structs. Parquet's footers have less than ten."""
+"""Maximum nesting of structs. Parquet's footers have less than ten levels."""
 
 
 class Field(NamedTuple):
@@ -37,14 +37,14 @@ def decode(data: bytes, *, last: int | None = None) -> tuple[Struct, int]:
     """Read a struct.
 
     Args:
-        data: It begins with the struct.
+        data: Bytes that start with the struct.
         last: The field after which reading ends; None for the whole struct.
 
     Returns:
-        The struct, and the index of the byte after what was read.
+        The struct, and the index of the first byte that was not read.
 
     Raises:
-        ValueError: If the bytes are no such struct.
+        ValueError: If the bytes are not such a struct.
     """
     decoder = _Decoder(data)
     try:

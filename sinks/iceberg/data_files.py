@@ -37,7 +37,7 @@ from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg._pyiceberg import count_written_bytes, get_parent_ids
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.parquet.partitions import group_starts
+from krishiv_spark.parquet.partition_folders import group_starts
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.task_table import (

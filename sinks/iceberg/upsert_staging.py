@@ -27,7 +27,7 @@ from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.inputs import open_input
-from krishiv_spark.parquet.ranges import read_all
+from krishiv_spark.parquet.row_groups import read_all
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.data_files import sort_indices
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns

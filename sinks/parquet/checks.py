@@ -1,4 +1,4 @@
-"""What is refused before any row moves. Planner."""
+"""Checks of columns and of the table's folder before any row moves. Planner."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from krishiv_spark.arrow.compute import children
 from krishiv_spark.arrow.conform import twins
 from krishiv_spark.arrow.schemas import STAND_INS, plain_schema, stands_for
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.parquet.layout import SINK_LOG
-from krishiv_spark.parquet.names import is_hidden
+from krishiv_spark.parquet.layout import SINK_LOG, is_hidden
 from krishiv_spark.runtime.caches import LruCache
-from krishiv_spark.sinks.parquet.tables import TableFolder
+from krishiv_spark.sinks.parquet.participant import TableFolder
 
 __all__ = [
     "check_columns",
@@ -28,17 +27,18 @@ __all__ = [
 
 
 def check_columns(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
-    """Refuse columns that cannot partition, or that Spark's own reader would not get back.
+    """Check that columns can partition, and that Spark's own reader can restore them.
 
-    The columns of a query are the same in each epoch, and are looked at once.
+    The columns of a query are the same in each epoch, and are checked once.
 
     Raises:
-        OptionError: If it is a column of ``partitionBy``, or if that leaves none.
-        SchemaError: If Parquet or Spark's reader cannot hold a column.
+        OptionError: If a column of ``partitionBy`` cannot partition, or no column is left.
+        SchemaError: If Parquet or Spark's reader does not support a column.
     """
-    known = _checked.get(partition_by)
-    # Metadata too: it tells a variant from a struct. To hash a schema takes longer than to compare.
-    if known is not None and known.equals(schema, check_metadata=True):
+    cached = _checked.get(partition_by)
+    # With metadata, which distinguishes a variant from a struct. To compare schemas takes less time
+    # than to hash one.
+    if cached is not None and cached.equals(schema, check_metadata=True):
         return
     for name in partition_by:
         if name not in schema.names:
@@ -54,7 +54,7 @@ def check_columns(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
 
 
 _checked: LruCache[tuple[str, ...], pa.Schema] = LruCache(64)
-"""By partition columns, the columns that have been checked last."""
+"""By partition columns, the columns that were checked last."""
 
 
 def _check_partition(name: str, kind: pa.DataType) -> None:
@@ -70,7 +70,7 @@ def _check_partition(name: str, kind: pa.DataType) -> None:
 
 
 def _check_fields(fields: Sequence[pa.Field], above: str = "") -> None:
-    """Refuse what Spark's own reader would not get back."""
+    """Check that Spark's own reader can restore fields."""
     pair = twins(field.name for field in fields)
     if pair is not None:
         one, other = (above + name for name in pair)
@@ -104,10 +104,10 @@ def _check_type(name: str, kind: pa.DataType) -> None:
 
 @lru_cache(maxsize=64)
 def check_no_sink_log(table: TableFolder) -> None:
-    """Refuse a folder of Spark's own file sink. Planner, once in a process.
+    """Check that the folder is not one of Spark's own file sink. Planner, once in a process.
 
-    Spark's readers go by the log of that sink (``FileStreamSink.hasMetadata``), and would see none
-    of the files that are written beside it.
+    Spark's readers read only the files in the log of that sink (``FileStreamSink.hasMetadata``),
+    and would see none of the new files.
 
     Raises:
         OptionError: If it is one.
@@ -122,10 +122,10 @@ def check_no_sink_log(table: TableFolder) -> None:
 
 
 def check_no_links(table: TableFolder) -> None:
-    """Refuse a folder with links to folders, of which rows could not be replaced. Planner.
+    """Check that the folder has no links to folders, whose rows could not be replaced. Planner.
 
-    Readers go into them. What a link leads to is somebody else's, too, and is not removed; and with
-    the link alone, new files of the same partition would go.
+    Readers enter them. The target of a link may belong to another program, so its files are not
+    removed; and if only the link were removed, new files of the same partition would disappear.
 
     Raises:
         OptionError: If there is one.
@@ -139,32 +139,32 @@ def check_no_links(table: TableFolder) -> None:
         )
 
 
-class _NothingThereError(Exception):
-    """There is no file to compare with; as an exception, since these are not remembered."""
+class _NoFileError(Exception):
+    """There is no file to compare with. An exception, since `lru_cache` does not cache these."""
 
 
 def check_same_types(table: TableFolder, schema: pa.Schema) -> None:
-    """Compare with one file that is there; once per process, the schema of a query is fixed.
+    """Compare the types with those of one existing file, once in a process.
 
     Raises:
         SchemaError: If a column has another type there.
     """
-    with suppress(_NothingThereError):
+    with suppress(_NoFileError):
         _compare_types(table, schema)
 
 
-def _some_file(table: TableFolder) -> str:
+def _find_file(table: TableFolder) -> str:
     found = next(table.visible(), None)
     if found is None:
-        raise _NothingThereError
+        raise _NoFileError
     return found
 
 
-# A refusal is an exception, which is not remembered: the user may have moved the files.
+# An error is not cached: the user may have moved the files.
 @lru_cache(maxsize=64)
 def _compare_types(table: TableFolder, schema: pa.Schema) -> None:
-    existing = _some_file(table)
-    # By any case: Spark's reader does not tell columns apart by it.
+    existing = _find_file(table)
+    # Case does not matter: Spark's reader does not distinguish columns by it.
     found = {field.name.lower(): field for field in plain_schema(table.schema_of(existing))}
     for field in schema:
         there = found.get(field.name.lower(), field)
@@ -177,29 +177,29 @@ def _compare_types(table: TableFolder, schema: pa.Schema) -> None:
 
 
 def check_partitioning(table: TableFolder, partition_by: tuple[str, ...]) -> None:
-    """Refuse rows that a reader of the whole table would not find. Planner, once in a process.
+    """Check that existing files have the same partition columns. Planner, once in a process.
 
-    Readers take the partition columns of a table from its folders: files beside them, or in other
-    folders, are passed over, or refused.
+    Readers infer the partition columns of a table from its folders: files outside of them, or in
+    folders of other columns, are ignored or refused.
 
     Raises:
-        OptionError: If the files that are there lie in folders of other columns.
+        OptionError: If existing files are in folders of other columns.
     """
-    with suppress(_NothingThereError):
+    with suppress(_NoFileError):
         _compare_partitioning(table, partition_by)
 
 
-@lru_cache(maxsize=64)  # the columns of a query are fixed, and a folder is long to list
+@lru_cache(maxsize=64)  # the columns of a query are fixed, and to list a folder takes long
 def _compare_partitioning(table: TableFolder, partition_by: tuple[str, ...]) -> None:
-    there = _some_file(table)
+    there = _find_file(table)
     found = tuple(unquote(part.partition("=")[0]) for part in there.split("/")[:-1] if "=" in part)
     if found != partition_by:
         raise OptionError(
-            f"krishiv-parquet: 'partitionBy' is {_listed(partition_by)}, but the files of {table} "
-            f"are partitioned by {_listed(found)}, as {table}/{there} shows, and readers would not "
-            "find all rows: give the same columns, or write into another folder"
+            f"krishiv-parquet: 'partitionBy' is {_quote(partition_by)}, but the files of "
+            f"{table} are partitioned by {_quote(found)}, as {table}/{there} shows, and readers "
+            "would not find all rows: give the same columns, or write into another folder"
         )
 
 
-def _listed(columns: Sequence[str]) -> str:
+def _quote(columns: Sequence[str]) -> str:
     return ", ".join(map(repr, columns)) or "nothing"

@@ -1,4 +1,4 @@
-"""What users say of a table of Parquet files that is written."""
+"""Options of the sink."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import AliasChoices, Field
 
 from krishiv_spark.options import ByteSize, Names
 from krishiv_spark.sinks.options import CheckpointOptions
-from krishiv_spark.sinks.parquet.files import FileLayout
+from krishiv_spark.sinks.parquet.staging import FileLayout
 
 __all__ = ["ParquetSinkOptions"]
 
@@ -40,11 +40,11 @@ class ParquetSinkOptions(CheckpointOptions):
 
     @property
     def epoch_logs(self) -> tuple[str, ...]:
-        """Where logs may be that are read, whatever a pointer in the table's folder says."""
+        """Locations of logs that are read even if a pointer names another store."""
         return () if self.epoch_log is None else (self.epoch_log,)
 
-    def layout(self) -> FileLayout:
-        """How rows are cut into files."""
+    def file_layout(self) -> FileLayout:
+        """Return the layout of files."""
         plain = self.compression in {"none", "uncompressed"}
         codec = "none" if plain else self.compression
         return FileLayout(

@@ -1,24 +1,39 @@
-"""What the sink asks of a table's folder, wherever it is. Driver."""
+"""The part of the sink that tables on disks and in stores share: files, pointers and replays.
+
+Driver.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
+
+import pyarrow as pa
 
 from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
-from krishiv_spark.parquet.identity import Pointer, has_pointer, table_id, write_pointer
-from krishiv_spark.parquet.layout import replayed_within, visible_files
-from krishiv_spark.parquet.names import REPLAYED_SUFFIX, DataFile, query_tag
+from krishiv_spark.parquet.layout import (
+    REPLAYED_SUFFIX,
+    DataFile,
+    query_tag,
+    replayed_within,
+    visible_files,
+)
+from krishiv_spark.parquet.table_identity import (
+    Pointer,
+    ensure_table_id,
+    has_pointer,
+    write_pointer,
+)
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
-from krishiv_spark.sinks.parquet.tables import TableFolder
-from krishiv_spark.sinks.parquet.values import StagedFiles
+from krishiv_spark.sinks.parquet.staging import StagedFiles
 from krishiv_spark.sinks.participant import Participant, Replay
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
+from krishiv_spark.storage import Folder
 
-__all__ = ["TableLogView", "TableParticipant"]
+__all__ = ["TableFolder", "TableLogView", "TableParticipant"]
 
 StagedT = TypeVar("StagedT", bound=StagedFiles)
 
@@ -28,13 +43,59 @@ _EMPTY = (
 )
 
 
+class TableFolder(Protocol):
+    """The folder of a table. It prints as its path or URL."""
+
+    def __hash__(self) -> int:
+        """Return a hash: results of checks are cached by folder."""
+        ...
+
+    def check_writable(self, *, makes: bool = True) -> None:
+        """Planner: check that the folder can be written, before any row moves.
+
+        Args:
+            makes: Whether it may be created, on a disk.
+
+        Raises:
+            OptionError: If it cannot be written.
+        """
+        ...
+
+    def visible(self) -> Iterator[str]:
+        """Yield the relative paths of the files that an ordinary reader sees, in no order."""
+        ...
+
+    def links(self) -> Iterator[str]:
+        """Yield the relative paths of linked folders, which readers enter, unlike `visible`."""
+        ...
+
+    def schema_of(self, name: str) -> pa.Schema:
+        """Return the readable columns of a visible file, in the types that readers get.
+
+        The schema is empty if the file is damaged or being removed.
+        """
+        ...
+
+    def has_sink_log(self) -> bool:
+        """Return True if the folder has a log of Spark's own file sink."""
+        ...
+
+    def meta(self, *names: str) -> Folder:
+        """Return ``_krishiv`` in the folder, or a folder below it."""
+        ...
+
+    def move(self, name: str, to: str) -> None:
+        """Operator: move a file within the table's folder. See `Folder.move`."""
+        ...
+
+
 class TableLogView(NamedTuple):
-    """What there is to know of the log of a table's epochs. Driver.
+    """A view of the log of a table's epochs. Driver.
 
     Attributes:
-        is_owner: Whether the generation of an epoch still owns the query. Asked right before
-            something is removed that no intent names, and that may be of a later generation.
-        pointer: To the log of a query; None if it is in the table's folder.
+        is_owner: Returns True if the generation of an epoch still owns the query. Called right
+            before the removal of files that no intent names, and that may be of a later generation.
+        pointer: Returns the pointer to the log of a query; None if it is in the table's folder.
     """
 
     is_owner: Callable[[Epoch], bool]
@@ -42,12 +103,12 @@ class TableLogView(NamedTuple):
 
 
 class TableParticipant(Participant[StagedT]):
-    """Knows the files that are visible, and whose they are.
+    """A participant with the visible files of a table, by query and epoch.
 
     Args:
-        folder: Of the table.
-        options: Of the sink.
-        view: Of the log.
+        folder: Folder of the table.
+        options: Options of the sink.
+        view: View of the log.
         streaming: Whether epochs follow one another.
     """
 
@@ -65,25 +126,25 @@ class TableParticipant(Participant[StagedT]):
         self._streaming = streaming
 
     def target(self) -> str | None:
-        """Planner: the table, by an id that lies in its folder; wherever that is mounted."""
-        found = table_id(self.folder.meta()) if self._streaming else None
+        """Planner: describe the table by the id in its folder, which does not depend on mounts."""
+        found = ensure_table_id(self.folder.meta()) if self._streaming else None
         return None if found is None else f"Parquet table {found}"
 
     def _point_to_log(self, query: str) -> None:
-        """First of all: whoever finds files of a query must find its log."""
+        """Write the pointer to the log. First: a reader that finds files must find their log."""
         write_pointer(self.folder.meta(query), self._view.pointer(query))
 
-    def _has_begun(self, query: str) -> bool:
-        """Return False if a stream whose log is elsewhere has never begun to write to the table.
+    def _has_started(self, query: str) -> bool:
+        """Return False if a stream with a log in another location never wrote to the table.
 
-        A table that was restored from before its first epoch has no pointer to its log either.
+        A table that was restored from before its first epoch has no pointer to the log either.
         """
         if query.startswith(BATCH_PREFIX) or self._view.pointer(query) is None:
             return True
         return has_pointer(self.folder.meta(query))
 
     def verify_empty_log(self, query: str) -> None:
-        """Planner: a stream without a log must not have files in the table."""
+        """Planner: check that a stream without a log has no files in the table."""
         for name, _ in self._files_of(query):
             raise LogError(
                 f"{self.folder}/{name} belongs to this query, but its epoch log is empty: the "
@@ -91,14 +152,17 @@ class TableParticipant(Participant[StagedT]):
                 f"{NEW_CHECKPOINT}"
             )
 
-    def replaced(self, epoch: Epoch) -> Iterator[str]:
-        """Files that go: of this query's earlier epochs, or all of them for a batch job."""
+    def find_replaced(self, epoch: Epoch) -> Iterator[str]:
+        """Yield the files to delete: of this query's earlier epochs, or all for a batch job."""
         if not self._streaming or self._options.job is not None:
             return self.folder.visible()
         return (name for name, _ in self._files_of(epoch.query))
 
     def verify_adoption(self, query: str, epoch: int) -> None:
-        """Operator: the names of files have the numbers of their epochs, by which they are read."""
+        """Operator: check that no file has the number of a later epoch in its name.
+
+        Readers would take the new epochs of such a number for ones that they have read.
+        """
         newest = max((file.epoch for _, file in self._files_of(query)), default=-1)
         if newest > epoch:
             raise LogError(
@@ -113,10 +177,10 @@ class TableParticipant(Participant[StagedT]):
             )
 
     def plan_replay(self, replay: Replay) -> list[str]:
-        """Operator: the files that go, by epoch.
+        """Operator: describe the files to move, by epoch.
 
         Raises:
-            OptionError: If a later epoch has files behind a link, which stay.
+            OptionError: If a later epoch has files behind a link, which would stay.
         """
         self._check_links(replay)
         later = self._files_after(replay)
@@ -140,7 +204,7 @@ class TableParticipant(Participant[StagedT]):
         return found
 
     def _check_links(self, replay: Replay) -> None:
-        """Refuse files of later epochs in folders that a link leads to: readers see them."""
+        """Check that no folder behind a link has files of later epochs: readers see them."""
         for link in self.folder.links():  # on a disk
             for path in visible_files(Path(f"{self.folder}/{link}")):
                 if self._is_later(path.name, replay):
@@ -153,7 +217,7 @@ class TableParticipant(Participant[StagedT]):
                     )
 
     def _lines_of_others(self, later: Sequence[tuple[str, DataFile]]) -> Iterator[str]:
-        """Yield what the names of files cannot tell: where rows of later epochs are beside them."""
+        """Yield notes about rows of later epochs that may be in other files."""
         epochs = {file.epoch: file.total for _, file in later}
         missing = sum(epochs.values()) - sum(1 for _, file in later if file.total)
         others = sum(DataFile.parse(_name_of(path)) is None for path in self.folder.visible())
@@ -184,7 +248,7 @@ class TableParticipant(Participant[StagedT]):
         return [found for found in self._files_of(replay.query) if found[1].epoch >= replay.first]
 
     def _files_of(self, query: str) -> Iterator[tuple[str, DataFile]]:
-        """The visible files that a query has written, relative."""
+        """Yield the visible files that a query has written, with relative paths."""
         tag = query_tag(query)
         for name in self.folder.visible():
             file = DataFile.parse(_name_of(name))

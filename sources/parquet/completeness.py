@@ -11,8 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from krishiv_spark.errors import DataLossError
+from krishiv_spark.parquet.file_end import (
+    FileEnd,
+    FileStatus,
+    is_complete_at,
+    read_end,
+    read_file_status,
+)
 from krishiv_spark.parquet.footers import UnsupportedFileError, is_readable
-from krishiv_spark.parquet.tails import FileEnd, FileStatus, is_end, look, read_end
 from krishiv_spark.sources.parquet.file_index import SkipReason
 from krishiv_spark.sources.parquet.listing import FoundFile, SourcePath
 from krishiv_spark.sources.parquet.unread_files import ReadUnit
@@ -115,7 +121,7 @@ class CompletenessCheck:
             return Verdict(current, SkipReason.UNFINISHED)
         absolute = self._location.absolute(path)
         if end.is_encrypted:
-            raise UnsupportedFileError(_encrypted(absolute))
+            raise UnsupportedFileError(_describe_encrypted(absolute))
         if self._skip_bad and not is_readable(absolute, self._location.files):
             return Verdict(current, SkipReason.DAMAGED)
         self._fingerprints[path] = end.fingerprint
@@ -140,7 +146,7 @@ class CompletenessCheck:
             return error
 
 
-def _encrypted(path: str) -> str:
+def _describe_encrypted(path: str) -> str:
     return (
         f"{path} is encrypted, which is not supported. It is not skipped, because it may be a "
         "valid file. No row of it was read, and no batch names it: move it out of the folder, "
@@ -175,7 +181,7 @@ def reconcile_changed_file(
     try:
         if files.identity(path) in {None, Identity(file.size, file.modified_ns)}:
             return file
-        now = look(path, files)
+        now = read_file_status(path, files)
     except (FileNotFoundError, PermissionError):
         return file
     if not now.whole:
@@ -201,4 +207,4 @@ def reconcile_changed_file(
 
 def _was_complete(path: str, size: int, now: FileStatus, files: Files) -> bool:
     """Return True if a file that has grown was complete when it had a size."""
-    return size >= now.size or is_end(path, size, files)
+    return size >= now.size or is_complete_at(path, size, files)

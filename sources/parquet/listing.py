@@ -19,8 +19,7 @@ from pydantic import AfterValidator
 
 from krishiv_spark.durable import exists
 from krishiv_spark.errors import OptionError
-from krishiv_spark.parquet.layout import PATH_OPTION, SINK_LOG
-from krishiv_spark.parquet.names import is_data, is_hidden
+from krishiv_spark.parquet.layout import PATH_OPTION, SINK_LOG, is_data, is_hidden
 from krishiv_spark.storage import ENVIRONMENT, Files, Identity, Storage, StoreUrl
 from krishiv_spark.storage.files import FolderEntry, StoredEntry
 from krishiv_spark.storage.paths import check_name_within, local_path, url_scheme

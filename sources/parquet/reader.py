@@ -27,10 +27,10 @@ from krishiv_spark.offsets.watermark import (
     WatermarkPlanner,
     epoch_ms,
 )
-from krishiv_spark.parquet.footers import Footer, file_schema, read_footer
-from krishiv_spark.parquet.ranges import pack
-from krishiv_spark.parquet.tails import look, read_end
-from krishiv_spark.parquet.texts import value_of
+from krishiv_spark.parquet.file_end import read_end, read_file_status
+from krishiv_spark.parquet.footers import Footer, read_footer, read_schema
+from krishiv_spark.parquet.partition_folders import from_partition_text
+from krishiv_spark.parquet.row_groups import pack
 from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.sources.base import Limit, StreamReader
 from krishiv_spark.sources.parquet.completeness import reconcile_changed_file
@@ -133,7 +133,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         for file in newest_first:
             path = self._path.absolute(file.path)
             try:
-                return path, file_schema(path, self._path.files, self.options.columns)
+                return path, read_schema(path, self._path.files, self.options.columns)
             except DataLossError as error:
                 if self.options.bad_files == "fail" and self._is_complete(file):
                     raise
@@ -146,7 +146,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
 
     def _is_complete(self, file: FoundFile) -> bool:
         try:
-            return look(self._path.absolute(file.path), self._path.files).whole
+            return read_file_status(self._path.absolute(file.path), self._path.files).whole
         except FileNotFoundError:
             return False
 
@@ -246,7 +246,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         if self.options.event_time is None or not self.streaming:
             return None
         name = self.options.event_time
-        timed = partial(self._timed, name=name, footers=footers, limit=limit)
+        timed = partial(self._read_times, name=name, footers=footers, limit=limit)
         facts = [*self._path.files.map(timed, files)]
         times = EventTimes.merge(fact.times for fact in facts)
         unknown = next(
@@ -254,7 +254,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         )
         return self._watermarks.advance(start.watermark, times, limit, unknown)
 
-    def _timed(
+    def _read_times(
         self,
         file: FoundFile,
         name: str,
@@ -266,8 +266,8 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
             return footers(file)
         column = self._schema().field(name)
         path = self._path.absolute(file.path)
-        time = value_of(values[name], column, path, self.options.time_zone)
-        return Footer.timed(0, limit.sort([epoch_ms(time)] if time.is_valid else []))
+        time = from_partition_text(values[name], column, path, self.options.time_zone)
+        return Footer.with_times(0, limit.sort([epoch_ms(time)] if time.is_valid else []))
 
     # --- rows
 

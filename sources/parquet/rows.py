@@ -17,8 +17,7 @@ from krishiv_spark.arrow.compute import Convert
 from krishiv_spark.arrow.conform import places
 from krishiv_spark.arrow.schemas import conform, has_shredded_variant, stands_for
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.parquet.calendars import Calendar, TimeRules
-from krishiv_spark.parquet.corrections import corrections
+from krishiv_spark.parquet.calendars import Calendar, TimeRules, make_corrections
 from krishiv_spark.parquet.footers import (
     BadFileError,
     ChangedError,
@@ -26,13 +25,13 @@ from krishiv_spark.parquet.footers import (
     GoneError,
     UnsupportedFileError,
     check_supported,
-    opened,
-    shredded_text,
+    describe_shredded,
+    open_file,
 )
 from krishiv_spark.parquet.inputs import ParquetInput
 from krishiv_spark.parquet.layout import check_shared
-from krishiv_spark.parquet.ranges import read_row_groups, spans
-from krishiv_spark.parquet.texts import NULL_VALUE, value_of
+from krishiv_spark.parquet.partition_folders import NULL_VALUE, from_partition_text
+from krishiv_spark.parquet.row_groups import read_row_groups, split_size
 from krishiv_spark.runtime.workers import name_rows
 from krishiv_spark.sources.parquet.offset_store import SkippedRange, record_skipped_range
 from krishiv_spark.storage import Files, Folder, Identity
@@ -62,8 +61,8 @@ class FileRange:
         end: Byte after the last one.
         identity: Identity of the whole file.
         values: Partition columns and their texts.
-        fingerprint: Fingerprint of the file's footer (`krishiv_spark.parquet.tails.fingerprint`);
-            None if it is not known.
+        fingerprint: Fingerprint of the file's footer, by `krishiv_spark.parquet.file_end`; None if
+            it is not known.
     """
 
     path: str
@@ -122,7 +121,7 @@ class ReadRules:
 
 def split_file(whole: FileRange, most: int) -> list[FileRange]:
     """Split a file into ranges of at most `most` bytes."""
-    return [replace(whole, start=a, end=b) for a, b in spans(whole.identity.size, most)]
+    return [replace(whole, start=a, end=b) for a, b in split_size(whole.identity.size, most)]
 
 
 def read_part(part: FilePart, rules: ReadRules) -> Iterator[pa.RecordBatch]:
@@ -215,7 +214,7 @@ _QUIET_NS, _MOST_WAIT_NS, _POLL_S = 3_000_000_000, 60_000_000_000, 0.1
 
 
 def _read_range(piece: FileRange, rules: ReadRules) -> Iterator[pa.RecordBatch]:
-    with opened(piece.path, piece.version, rules.files) as file, name_file(piece.path):
+    with open_file(piece.path, piece.version, rules.files) as file, name_file(piece.path):
         projection = FileProjection.of(file.parquet, piece, rules)
         columns = sorted(set(projection.columns.values()))
         size = piece.identity.size
@@ -255,17 +254,17 @@ class FileProjection:
         for name, column in columns.items():
             is_variant = stands_for(schema.field(name).type) == "variant"
             if is_variant and has_shredded_variant(file.schema.field(column).type):
-                raise UnsupportedFileError(shredded_text(piece.path, column))
+                raise UnsupportedFileError(describe_shredded(piece.path, column))
         constants = {
-            name: value_of(values[folder], schema.field(name), piece.path, zone)
+            name: from_partition_text(values[folder], schema.field(name), piece.path, zone)
             for name, folder in folders.items()
         }
         calendar = Calendar.of(file.metadata, rules.times)
-        return cls(rules, columns, constants, corrections(file, calendar))
+        return cls(rules, columns, constants, make_corrections(file, calendar))
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert a batch of the file to the schema."""
-        arrays = {name: self._corrected(batch, column) for name, column in self.columns.items()}
+        arrays = {name: self._correct(batch, column) for name, column in self.columns.items()}
         for name, value in self.constants.items():
             arrays[name] = pa.repeat(value, batch.num_rows)
         rows = batch  # has the number of rows, if there are no columns
@@ -273,7 +272,7 @@ class FileProjection:
             rows = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
         return conform(rows, self.rules.schema, fill=True, zone=self.rules.times.zone)
 
-    def _corrected(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+    def _correct(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         column = batch.column(name)
         correction = self.corrections.get(name)
         return column if correction is None else correction(column)

@@ -21,10 +21,13 @@ from functools import cached_property
 from pathlib import Path
 
 from krishiv_spark.errors import LogError, StorageError
-from krishiv_spark.parquet.layout import META
-from krishiv_spark.parquet.names import DataFile, query_tag
-from krishiv_spark.parquet.progress import QueryLog, TableLog, query_folders
-from krishiv_spark.parquet.store_progress import StoreTableLog
+from krishiv_spark.parquet.layout import META, DataFile, query_tag
+from krishiv_spark.parquet.table_logs import (
+    QueryLog,
+    StoreTableLog,
+    TableLog,
+    list_query_folders,
+)
 from krishiv_spark.sources.parquet.listing import FoundFile, SourcePath, describe_files, scan
 from krishiv_spark.sources.parquet.unread_files import Origin, ReadUnit, origin_of
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
@@ -207,7 +210,7 @@ def _query_logs(root: str, storage: Storage) -> Sequence[QueryLog] | None:
         names = storage.folder(url / META).names()
         return [StoreTableLog(url, name, storage) for name in names] or None
     try:
-        return [TableLog(Path(root), name) for name in query_folders(Path(root))]
+        return [TableLog(Path(root), name) for name in list_query_folders(Path(root))]
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -405,7 +408,7 @@ class EpochFilter:
         for root in self._whole:
             self._compare(self._tables[root], listed, by_epoch, compared)
         ordered = [by_epoch[key] for key in sorted(by_epoch)]
-        started = self._started_meanwhile(ordered)
+        started = self._find_started_meanwhile(ordered)
         newest = {(group.root, group.origin.tag): group for group in ordered}
         for group in ordered:
             query = group.root, group.origin.tag
@@ -445,7 +448,7 @@ class EpochFilter:
             if query.visible is None or query.visible <= after:
                 continue
             replaced = False
-            for epoch, names in query.log.published(after, query.visible).items():
+            for epoch, names in query.log.published_files(after, query.visible).items():
                 if names & table.replaced:
                     replaced = True
                     continue
@@ -486,7 +489,7 @@ class EpochFilter:
         # The intent names all files of the epoch, so the number in their names is not needed.
         return replace(group, files=files, total=0)
 
-    def _started_meanwhile(self, listed: Iterable[EpochGroup]) -> set[tuple[str, str]]:
+    def _find_started_meanwhile(self, listed: Iterable[EpochGroup]) -> set[tuple[str, str]]:
         """Return queries that started during the listing: a later one will read their epochs."""
         queries = {(group.root, group.origin.tag) for group in listed}
         strange = {pair for pair in queries if not _writes(self._tables, *pair)}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
-from krishiv_spark.parquet.names import DataFile
+from krishiv_spark.parquet.layout import DataFile
 from krishiv_spark.sources.base import Limit
 from krishiv_spark.sources.parquet.listing import FoundFile
 

@@ -25,7 +25,7 @@ INTEND = "krishiv_spark.offsets.epoch_log:EpochLog.intend"
 COMMIT_TABLE = "pyiceberg.catalog.sql:SqlCatalog.commit_table"
 """The catalog's compare-and-set."""
 
-FINISH = "krishiv_spark.sinks.parquet.renaming:DiskParticipant.finish"
+FINISH = "krishiv_spark.sinks.parquet.disk_table:DiskParticipant.finish"
 """The intent is in the log."""
 
 REFUSED = ("Fenced", "CheckpointMismatch", "CommitRejected")

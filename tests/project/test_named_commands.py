@@ -145,7 +145,7 @@ def test_commands_are_found_where_they_are_named():
     named = {(where, path) for where, path, _ in FOUND}
     assert {
         ("history.py", "log adopt"),
-        ("completing.py", "log resolve"),
+        ("store_table.py", "log resolve"),
         ("committed_batches.py", "checkpoint rewind"),
         ("identity.py", "checkpoint rewind"),
         ("checkpoint.py", "checkpoint copy"),

@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import krishiv_spark
-from krishiv_spark.parquet.partitions import _escape
+from krishiv_spark.parquet.partition_folders import _escape
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from krishiv_spark.cli import main
 from krishiv_spark.errors import DataLossError, KrishivError
 from krishiv_spark.offsets import open_log
 from krishiv_spark.parquet.footers import ChangedError
-from krishiv_spark.parquet.names import DataFile, query_tag
+from krishiv_spark.parquet.layout import DataFile, query_tag
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.parquet.listing import SourcePath, scan
 from krishiv_spark.storage import Storage, StoreUrl

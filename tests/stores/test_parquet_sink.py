@@ -12,7 +12,7 @@ from store_tables import onlooker
 
 from krishiv_spark.errors import StorageError
 from krishiv_spark.formats import ParquetDataSource
-from krishiv_spark.sinks.parquet import completing
+from krishiv_spark.sinks.parquet import store_table as store_sink
 from krishiv_spark.storage import s3
 from krishiv_spark.testing import SinkConformance, SinkUnderTest
 
@@ -90,8 +90,8 @@ class TestUploadsThatExpire(_InStore):
 
     @pytest.fixture(autouse=True)
     def old(self, monkeypatch):
-        monkeypatch.setattr(completing, "_LOOKED_AT_AFTER_MS", -1)
-        monkeypatch.setattr(completing, "_EXPIRES_AFTER_MS", -1)
+        monkeypatch.setattr(store_sink, "_CHECKED_AFTER_MS", -1)
+        monkeypatch.setattr(store_sink, "_EXPIRES_AFTER_MS", -1)
 
     def sink(self, folder):
         found = super().sink(folder)

@@ -22,7 +22,7 @@ from krishiv_spark.offsets import Claim, open_log
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.operating import Operator
-from krishiv_spark.sinks.parquet import completing, unfinished
+from krishiv_spark.sinks.parquet import store_table as store_sink
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.storage import Storage, s3
 from krishiv_spark.storage.clients import StoreClient
@@ -40,7 +40,7 @@ def soon_settled(monkeypatch):
 @pytest.fixture
 def aged(monkeypatch):
     """As if each upload were older than a day."""
-    monkeypatch.setattr(completing, "_EXPIRES_AFTER_MS", -1)
+    monkeypatch.setattr(store_sink, "_EXPIRES_AFTER_MS", -1)
 
 
 class Table:
@@ -78,7 +78,7 @@ class Table:
 
         with monkeypatch.context() as patched:
             patched.setattr(kind, "complete", dies)
-            patched.setattr(completing, "map_in_parallel", lambda call, items: [*map(call, items)])
+            patched.setattr(store_sink, "map_in_parallel", lambda call, items: [*map(call, items)])
             with pytest.raises(KeyboardInterrupt):
                 driver.commit(0, messages)
 
@@ -131,15 +131,15 @@ def test_a_sweep_leaves_what_others_have_staged(table):
 
 def test_a_driver_that_was_taken_over_from_sweeps_nothing(table, monkeypatch):
     driver, fresh = table.life(), table.life()
-    pending_of, messages = unfinished.pending_of, []
+    pending_of, messages = store_sink.find_pending_uploads, []
 
     def overtaken(*args):
         found = list(pending_of(*args))
-        monkeypatch.setattr(unfinished, "pending_of", pending_of)
+        monkeypatch.setattr(store_sink, "find_pending_uploads", pending_of)
         messages.extend(staged(fresh, 0, rows(0, 10)))
         return [*found, *pending_of(*args)]  # a store whose list is slow
 
-    monkeypatch.setattr(unfinished, "pending_of", overtaken)
+    monkeypatch.setattr(store_sink, "find_pending_uploads", overtaken)
     driver.plan()
     fresh.commit(0, messages)
     assert table.onlooker.ids() == list(range(10))

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.parquet.footers import file_schema, read_footer
+from krishiv_spark.parquet.footers import read_footer, read_schema
 from krishiv_spark.sources.parquet.rows import FilePart, FileRange, ReadRules, read_part, split_file
 from krishiv_spark.storage.disk import DISK
 
@@ -145,7 +145,7 @@ def read(path):
         identity = found.identity
     for name in ("ts", "day", "text"):
         read_footer(path, name)
-    schema = file_schema(path)
+    schema = read_schema(path)
     count = 0
     whole = FileRange(path, 0, identity.size, identity)
     for part in (FilePart((whole,)), FilePart(tuple(split_file(whole, 1 + identity.size // 3)))):

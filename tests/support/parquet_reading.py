@@ -8,9 +8,8 @@ import pyarrow.parquet as pq
 
 from krishiv_spark.formats import ParquetDataSource
 from krishiv_spark.offsets import open_log
-from krishiv_spark.parquet.layout import log_folder, staged_folder
-from krishiv_spark.parquet.names import DataFile, query_tag
-from krishiv_spark.sinks.parquet.values import StagedFile, StagedFiles, counted
+from krishiv_spark.parquet.layout import DataFile, log_folder, query_tag, staged_folder
+from krishiv_spark.sinks.parquet.staging import StagedFile, StagedFiles, add_counts
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.parquet.offset_store import OffsetLimits
 from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader, ParquetSourceOptions
@@ -108,7 +107,7 @@ class Publisher:
         )
         self.epoch, self.item = epoch, StagedFiles(folder="x", files=files)
         if not self._old_names:
-            (self.item,) = counted([self.item])
+            (self.item,) = add_counts([self.item])
         return self
 
     def intend(self, removes=()):

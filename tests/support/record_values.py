@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from value_cases import NESTINGS, STORED, WANTED, Stored, nested_ddl, write
 
 from krishiv_spark.arrow.schemas import spark_schema
-from krishiv_spark.parquet.partitions import split
+from krishiv_spark.parquet.partition_folders import split_by_partition
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "values"
 
@@ -105,7 +105,9 @@ def partitions(spark: SparkSession, folder: Path) -> dict[str, Any]:
     ours = {
         wanted: {
             name: _read_partition(spark, folder / f"{wanted} {number}", name, wanted)
-            for number, (name, _) in enumerate(split(pa.table({"p": p, "x": p}), ["p"]))
+            for number, (name, _) in enumerate(
+                split_by_partition(pa.table({"p": p, "x": p}), ["p"])
+            )
         }
         for wanted, p in PARTITIONS.items()
     }

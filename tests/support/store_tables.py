@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import requests
 from azure.storage.blob import ContainerClient
 
-from krishiv_spark.parquet.names import is_hidden
+from krishiv_spark.parquet.layout import is_hidden
 from krishiv_spark.storage import Storage, StoreUrl
 
 

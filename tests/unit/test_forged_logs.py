@@ -28,11 +28,10 @@ from krishiv_spark.errors import (
 )
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
-from krishiv_spark.parquet.layout import log_folder
-from krishiv_spark.parquet.names import staged_name
+from krishiv_spark.parquet.layout import log_folder, staged_name
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.parquet.vacuum import orphans, remove, unused_state
-from krishiv_spark.sinks.parquet.values import StagedFiles
+from krishiv_spark.sinks.parquet.staging import StagedFiles
+from krishiv_spark.sinks.parquet.vacuum import find_orphans, find_unused_state, remove_orphan
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.parquet.offset import ParquetOffset
@@ -323,7 +322,7 @@ def test_no_mutation_of_an_entry_makes_a_planner_touch_a_file_outside(data, real
     planted(folder, [owner, changed], staged)
     before = contents(outside)
     life(folder).plan()
-    for read_it in (lambda: [*orphans(folder, 0.0)], lambda: read(folder)):
+    for read_it in (lambda: [*find_orphans(folder, 0.0)], lambda: read(folder)):
         with suppress(KrishivError):
             read_it()
     assert contents(outside) == before
@@ -342,8 +341,8 @@ def superseded(table, query=QUERY):
 
 
 def vacuum(table):
-    for orphan in [*orphans(table, -10.0), *unused_state(table, -10.0)]:
-        remove(orphan)
+    for orphan in [*find_orphans(table, -10.0), *find_unused_state(table, -10.0)]:
+        remove_orphan(orphan)
 
 
 def test_vacuum_follows_no_link(table, victim):
@@ -364,12 +363,12 @@ def test_vacuum_follows_no_link_that_is_put_there_after_it_has_looked(table, vic
     (staged / "1").mkdir(parents=True)
     (staged / "1" / "precious.db").write_text("staged")
     (staged / "1" / "inner").mkdir()
-    found = [*orphans(table, -10.0)]
+    found = [*find_orphans(table, -10.0)]
     assert {orphan.path.name for orphan in found} == {"precious.db", "inner"}
     (staged / "1").rename(staged / "moved")
     (staged / "1").symlink_to(victim)
     for orphan in found:
-        remove(orphan)
+        remove_orphan(orphan)
 
 
 def test_what_is_removed_with_a_folder_is_a_link_and_not_its_target(table, victim):

@@ -14,15 +14,14 @@ from sink_life import Job, Life, rows
 
 from krishiv_spark.errors import KrishivError, LogError, StorageError
 from krishiv_spark.offsets import Claim, open_log
-from krishiv_spark.parquet.identity import Pointer
+from krishiv_spark.parquet.table_identity import Pointer
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.parquet.kinds import kind_of
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.participant import TableLogView
-from krishiv_spark.sinks.parquet.store_vacuum import store_orphans
-from krishiv_spark.sinks.parquet.tables import StoreTable
-from krishiv_spark.sinks.parquet.values import StagedUploads
-from krishiv_spark.sinks.parquet.writer import ParquetWriter
+from krishiv_spark.sinks.parquet.staging import StagedUploads
+from krishiv_spark.sinks.parquet.store_table import StoreTable
+from krishiv_spark.sinks.parquet.vacuum import find_store_orphans
+from krishiv_spark.sinks.parquet.writer import ParquetWriter, choose_kind
 from krishiv_spark.storage import Storage, StoreUrl
 from krishiv_spark.storage.uploads import Upload
 
@@ -173,14 +172,14 @@ def test_no_pointer_sends_a_delegation_token_to_another_host(server, caplog):
     options = ParquetSinkOptions.parse(
         {"path": f"webhdfs://{node.authority}/table", "storage.hdfs.token": TOKEN}, "test"
     )
-    kind = kind_of(options)
+    kind = choose_kind(options)
     view = TableLogView(lambda _: True, lambda _: None)
     participant = kind.participant(options, OutputMode.REPLACE, view, streaming=False)
     with caplog.at_level(logging.WARNING):
         assert [*participant.orphaned_jobs()] == []
     assert "in another store than the table" in caplog.text
     with suppress(KrishivError):
-        [*store_orphans(kind.table, 0.0)]
+        [*find_store_orphans(kind.table, 0.0)]
     for query in ("batch-x", "q"):
         assert kind.table.log_of(query).near_state() is None
         with pytest.raises(LogError, match="in another store than the table"):
@@ -243,12 +242,12 @@ def test_vacuum_removes_no_log_that_only_a_pointer_names(s3):
     real.begin(Claim(query="batch-1"))
     table.meta("batch-1").replace("epoch-log", f"{s3}/logs/batch-1".encode())
     time.sleep(0.01)
-    (orphan,) = store_orphans(table, 0.0)
+    (orphan,) = find_store_orphans(table, 0.0)
     orphan.remove()
     assert "batch-1" not in table.meta().names()
     assert open_log(f"{s3}/logs/batch-1", "batch-1").state().number == 1
     table.meta("batch-1").replace("epoch-log", f"{s3}/logs/batch-1".encode())
-    (orphan,) = store_orphans(table, 0.0, (f"{s3}/logs",))
+    (orphan,) = find_store_orphans(table, 0.0, (f"{s3}/logs",))
     orphan.remove()
     assert open_log(f"{s3}/logs/batch-1", "batch-1").state().number == 0
 

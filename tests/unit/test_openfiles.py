@@ -15,14 +15,13 @@ from iceberg_life import IcebergLife
 from krishiv_spark.arrow.partition_files import OpenFiles
 from krishiv_spark.errors import SinkError
 from krishiv_spark.iceberg.catalogs import open_table
-from krishiv_spark.parquet.names import DataFile
+from krishiv_spark.parquet.layout import DataFile
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.data_files import TaskDataFiles as IcebergFiles
 from krishiv_spark.sinks.iceberg.data_files import merge_sorted
 from krishiv_spark.sinks.iceberg.task_table import task_table_spec
-from krishiv_spark.sinks.parquet.files import FileLayout
-from krishiv_spark.sinks.parquet.files import TaskFiles as ParquetFiles
-from krishiv_spark.sinks.parquet.staging import DiskStaging
+from krishiv_spark.sinks.parquet.staging import DiskStaging, FileLayout
+from krishiv_spark.sinks.parquet.staging import TaskFiles as ParquetFiles
 
 # --- what becomes of chunks, with files that are lists
 
@@ -203,9 +202,9 @@ import sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
 from krishiv_spark.arrow.partition_files import chunks
-from krishiv_spark.sinks.parquet.files import FileLayout, TaskFiles
+from krishiv_spark.sinks.parquet.staging import FileLayout, TaskFiles
 from krishiv_spark.sinks.parquet.staging import DiskStaging
-from krishiv_spark.parquet.names import DataFile
+from krishiv_spark.parquet.layout import DataFile
 
 def batches():
     rng = np.random.default_rng(0)

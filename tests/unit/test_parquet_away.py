@@ -4,8 +4,8 @@ import pytest
 from parquet_reading import DAY_NS, FIRST, NOON, Publisher, drain, put, reader, reloaded, rows
 
 from krishiv_spark.errors import StorageError
-from krishiv_spark.parquet.identity import Pointer, write_pointer
 from krishiv_spark.parquet.layout import META
+from krishiv_spark.parquet.table_identity import Pointer, write_pointer
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.parquet import sink_epochs
 from krishiv_spark.storage.disk import DiskFolder

@@ -23,8 +23,8 @@ from sink_life import rows as ids
 
 from krishiv_spark.errors import DataLossError, LogError
 from krishiv_spark.offsets import Start
-from krishiv_spark.parquet.identity import Pointer, write_pointer
 from krishiv_spark.parquet.layout import META, log_folder
+from krishiv_spark.parquet.table_identity import Pointer, write_pointer
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED, Limit

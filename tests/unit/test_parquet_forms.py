@@ -26,7 +26,7 @@ from krishiv_spark.parquet.inputs import _int96_times
 from krishiv_spark.parquet.thrift import BINARY, I32, LIST, STRUCT, Field, Items, decode, encode
 from krishiv_spark.sinks.iceberg.upsert_staging import EpochChanges, UpsertSpec
 from krishiv_spark.sinks.parquet.checks import check_same_types
-from krishiv_spark.sinks.parquet.tables import DiskTable
+from krishiv_spark.sinks.parquet.disk_table import DiskTable
 
 INT96, FIXED = 3, 7
 MAP, LZO = 1, 3

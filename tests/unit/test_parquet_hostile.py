@@ -17,7 +17,7 @@ import pytest
 from parquet_forms import encrypted
 from parquet_fuzzing import fatal, outcome, plain, read, varint, with_footer
 
-from krishiv_spark.parquet.footers import BadFileError, TooLargeError, file_errors
+from krishiv_spark.parquet.footers import BadFileError, TooLargeError, translate_file_errors
 from krishiv_spark.runtime.workers import file_of_crash, name_call, name_rows
 
 SILENT_S = 60
@@ -59,7 +59,7 @@ def test_a_text_that_is_no_utf_8_in_a_footer_is_a_damaged_file(tmp_path):
 
 def test_what_needs_more_memory_than_there_is_names_its_file_and_is_not_skipped():
     message = "/data/bomb cannot be read with the memory"
-    with pytest.raises(TooLargeError, match=message) as caught, file_errors("/data/bomb"):
+    with pytest.raises(TooLargeError, match=message) as caught, translate_file_errors("/data/bomb"):
         raise pa.ArrowMemoryError("malloc of size 2147483648 failed")
     assert not isinstance(caught.value, BadFileError)
 

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krishiv_spark.parquet.layout import visible_files
-from krishiv_spark.parquet.names import DataFile, counted_name, is_data, staged_name
-from krishiv_spark.parquet.tails import look
+from krishiv_spark.parquet.file_end import read_file_status
+from krishiv_spark.parquet.layout import (
+    DataFile,
+    is_data,
+    name_with_count,
+    staged_name,
+    visible_files,
+)
 
 OLD = "part-0000000012-00003-000-0123456789ab-ba9876543210.parquet"
 
@@ -23,7 +28,7 @@ hexes = st.text("0123456789abcdef", min_size=12, max_size=12)
 @given(numbers, numbers, numbers, hexes, hexes, st.integers(1, 10**6))
 def test_a_name_is_read_back_with_and_without_the_number_of_files(epoch, part, index, tag, n, of):
     staged = DataFile(epoch, part, index, tag, n)
-    final = counted_name(str(staged), of, of + 1)
+    final = name_with_count(str(staged), of, of + 1)
     assert DataFile.parse(str(staged)) == staged
     assert DataFile.parse(final) == replace(staged, number=of, total=of + 1)
     assert str(DataFile.parse(final)) == final
@@ -66,15 +71,15 @@ def test_a_file_is_whole_when_its_footer_is_there(tmp_path):
     path = parquet(tmp_path / "a.parquet")
     content = path.read_bytes()
     status = path.stat()
-    assert look(path) == (len(content), status.st_mtime_ns, True)
+    assert read_file_status(path) == (len(content), status.st_mtime_ns, True)
     for size in (0, 3, 4, 8, 11, len(content) // 2, len(content) - 8, len(content) - 1):
         path.write_bytes(content[:size])
-        assert not look(path).whole, size
+        assert not read_file_status(path).whole, size
     for tail in (b"\0\0\0\0PAR1", b"\xff\xff\xff\xffPAR1", b"\x01\0\0\0PAR2"):
         path.write_bytes(content[:-8] + tail)
-        assert not look(path).whole, tail
+        assert not read_file_status(path).whole, tail
     path.write_bytes(content[:-4] + b"PARE")
-    assert look(path).whole
+    assert read_file_status(path).whole
 
 
 def test_an_overwrite_replaces_what_other_programs_call_parquet_and_no_readme(tmp_path):

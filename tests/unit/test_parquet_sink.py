@@ -22,14 +22,11 @@ from tables import look, visible_names
 from krishiv_spark.errors import CommitRejected, Fenced, OptionError, SchemaError, StorageError
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
-from krishiv_spark.parquet.layout import log_folder
-from krishiv_spark.parquet.names import DataFile
+from krishiv_spark.parquet.layout import DataFile, log_folder
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.checks import check_columns, check_same_types
-from krishiv_spark.sinks.parquet.files import FileLayout, TaskFiles
-from krishiv_spark.sinks.parquet.renaming import DiskParticipant
-from krishiv_spark.sinks.parquet.staging import DiskStaging
-from krishiv_spark.sinks.parquet.tables import DiskTable
+from krishiv_spark.sinks.parquet.disk_table import DiskParticipant, DiskTable
+from krishiv_spark.sinks.parquet.staging import DiskStaging, FileLayout, TaskFiles
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.parquet.reader import ParquetReader, ParquetSourceOptions

@@ -19,10 +19,10 @@ from krishiv_spark.parquet.footers import (
     Footer,
     GoneError,
     Identity,
-    file_schema,
     read_footer,
+    read_schema,
 )
-from krishiv_spark.parquet.ranges import pack
+from krishiv_spark.parquet.row_groups import pack
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader, ParquetSourceOptions
 from krishiv_spark.sources.parquet.rows import (
@@ -78,7 +78,7 @@ def test_row_groups_fall_into_exactly_one_range(tmp_path):
     path = put(
         tmp_path / "a.parquet", {"n": list(range(1000)), "s": ["x" * 9] * 1000}, row_group_size=70
     )
-    schema = file_schema(str(path))
+    schema = read_schema(str(path))
     size = path.stat().st_size
     for most in (1, 7, 100, size // 3, size - 1, size, size + 1):
         parts = pack(split_file(whole(path), most), most)
@@ -127,10 +127,10 @@ def test_a_huge_row_group_is_read_in_little_memory(tmp_path):
     assert path.stat().st_size > 250 * 2**20
     code = f"""
 import resource
-from krishiv_spark.parquet.footers import Identity, file_schema
+from krishiv_spark.parquet.footers import Identity, read_schema
 from krishiv_spark.sources.parquet.rows import FilePart, FileRange, ReadRules, read_part
 path, size, identity = {str(path)!r}, {path.stat().st_size}, {identity(path)!r}
-rules = ReadRules(file_schema(path))
+rules = ReadRules(read_schema(path))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 rows = sum(b.num_rows for b in read_part(FilePart((FileRange(path, 0, size, identity),)), rules))
 print(rows, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.parquet.partitions import split
-from krishiv_spark.parquet.texts import NULL_VALUE
+from krishiv_spark.parquet.partition_folders import NULL_VALUE, split_by_partition
 
 EVERY_ESCAPE = "".join(map(chr, range(1, 32))) + "\"#%'*/:=?\\{[]^\x7f"
 HEX = "".join(f"%{ord(char):02X}" for char in EVERY_ESCAPE)
@@ -35,7 +34,7 @@ def reference(rows: list[dict], columns: list[str]) -> dict[str, list[dict]]:
 
 def folders(table: pa.Table, columns: list[str]) -> dict[str, list[dict]]:
     found = defaultdict(list)
-    for folder, part in split(table, columns):
+    for folder, part in split_by_partition(table, columns):
         assert part.num_rows
         found[folder] += part.to_pylist()
     return dict(found)
@@ -85,7 +84,7 @@ def test_rows_are_split_as_a_reference_splits_them(rows, columns, pieces):
 @given(st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=20))
 def test_rows_of_a_partition_keep_their_order_and_come_in_one_piece(values):
     table = pa.table({"k": pa.array(values, pa.string()), "row": range(len(values))})
-    pieces = list(split(table, ["k"]))
+    pieces = list(split_by_partition(table, ["k"]))
     assert len(pieces) == len(set(values))
     for _, part in pieces:
         numbers = part.column("row").to_pylist()
@@ -95,12 +94,12 @@ def test_rows_of_a_partition_keep_their_order_and_come_in_one_piece(values):
 @pytest.mark.parametrize("columns", [[], ["k"], ["k", "n"]])
 def test_no_rows_make_no_folder(columns):
     empty = pa.table({"k": pa.array([], pa.string()), "n": pa.array([], pa.int64()), "x": []})
-    assert list(split(empty, columns)) == []
+    assert list(split_by_partition(empty, columns)) == []
 
 
 def test_without_partition_columns_everything_stays_together():
     table = pa.table({"x": [1, 2]})
-    ((folder, part),) = split(table, [])
+    ((folder, part),) = split_by_partition(table, [])
     assert folder == ""
     assert part is table
 
@@ -150,7 +149,7 @@ TEXTS = [
 )
 def test_values_are_written_as_spark_writes_them(kind, value, text):
     table = pa.table({"k": pa.array([value], kind), "x": [1]})
-    assert [folder for folder, _ in split(table, ["k"])] == [f"k={text}"]
+    assert [folder for folder, _ in split_by_partition(table, ["k"])] == [f"k={text}"]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ def test_values_are_written_as_spark_writes_them(kind, value, text):
 )
 def test_floats_come_back_as_the_same_number(value):
     table = pa.table({"k": pa.array([value, value]), "x": [1, 2]})
-    ((folder, part),) = split(table, ["k"])
+    ((folder, part),) = split_by_partition(table, ["k"])
     assert float(folder.removeprefix("k=")) == pytest.approx(value, rel=0, abs=0, nan_ok=True)
     assert part.num_rows == 2
 
@@ -178,20 +177,23 @@ def test_a_value_without_a_name_is_refused_before_the_first_row(values, reason):
     fine = pa.nulls(1, values.type)
     table = pa.table({"k": pa.concat_arrays([fine, values]), "x": [1, 2]})
     with pytest.raises(SchemaError, match=rf"column 'k' has the value .*{reason}.* 'partitionBy'"):
-        next(split(table, ["k"]))
+        next(split_by_partition(table, ["k"]))
 
 
 @pytest.mark.parametrize("name", [".p", "a.b", "/p", "p[0]"])
 def test_a_name_that_looks_like_a_path_is_a_name(name):
     table = pa.table({name: ["b", "a"], "x": [1, 2]})
-    assert [folder.partition("=")[2] for folder, _ in split(table, [name])] == ["a", "b"]
+    assert [folder.partition("=")[2] for folder, _ in split_by_partition(table, [name])] == [
+        "a",
+        "b",
+    ]
 
 
 def test_names_are_escaped_like_values():
     table = pa.table({"a/b=c": ["x"], "x": [1]})
-    assert [folder for folder, _ in split(table, ["a/b=c"])] == ["a%2Fb%3Dc=x"]
+    assert [folder for folder, _ in split_by_partition(table, ["a/b=c"])] == ["a%2Fb%3Dc=x"]
 
 
 def test_folders_nest_in_the_order_of_the_columns():
     table = pa.table({"a": [1], "b": [2], "x": [3]})
-    assert [folder for folder, _ in split(table, ["b", "a"])] == ["b=2/a=1"]
+    assert [folder for folder, _ in split_by_partition(table, ["b", "a"])] == ["b=2/a=1"]

@@ -7,8 +7,8 @@ import pytest
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import IcebergOptions
-from krishiv_spark.sinks.parquet.kinds import kind_of
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
+from krishiv_spark.sinks.parquet.writer import choose_kind
 from krishiv_spark.sources.parquet.listing import SourcePath
 from krishiv_spark.storage.paths import local_path, url_scheme
 
@@ -56,7 +56,7 @@ def test_source_and_sink_refuse_a_place_that_is_no_place_before_any_row(text, sa
         SourcePath.parse(text)
     sink = ParquetSinkOptions.parse({"path": text}, "krishiv-parquet")
     with pytest.raises(OptionError, match=f"{said}|is a whole bucket"):
-        _ = kind_of(sink).log_location("q")
+        _ = choose_kind(sink).log_location("q")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks import log_checks
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.fanout.participant import FanoutParticipant
-from krishiv_spark.sinks.parquet.renaming import DiskParticipant
+from krishiv_spark.sinks.parquet.disk_table import DiskParticipant
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 
 

@@ -17,8 +17,8 @@ from krishiv_spark.offsets.journal import open_journal
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet import vacuum as vacuuming
-from krishiv_spark.sinks.parquet.renaming import DiskParticipant
-from krishiv_spark.sinks.parquet.vacuum import orphans
+from krishiv_spark.sinks.parquet.disk_table import DiskParticipant
+from krishiv_spark.sinks.parquet.vacuum import find_orphans
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 
 DAY = 86_400
@@ -156,7 +156,7 @@ def test_a_file_that_is_gone_meanwhile_is_no_error(table):
     for partition in range(3):
         driver.task(1, partition, rows(10, 1))
     EpochLog(open_journal(log_folder(table, "q"))).begin()
-    found = orphans(table, 0)
+    found = find_orphans(table, 0)
     assert next(found).path.exists()
     life(table).plan()  # sweeps
     assert list(found) == []
@@ -347,6 +347,6 @@ def test_a_clock_that_is_a_month_ahead_makes_no_file_of_a_live_epoch_an_orphan(
     driver.plan()
     driver.task(1, 0, rows(10, 10))
     shifted_clock(monkeypatch)(30 * DAY)
-    assert list(orphans(table, 7 * DAY)) == []
+    assert list(find_orphans(table, 7 * DAY)) == []
     assert "ahead of that of" in caplog.text
     assert staged(table)

@@ -32,8 +32,7 @@ from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet import calendars as rebase
 from krishiv_spark.parquet.calendars import TimeRules
 from krishiv_spark.parquet.footers import read_footer
-from krishiv_spark.parquet.partitions import split
-from krishiv_spark.parquet.texts import value_of
+from krishiv_spark.parquet.partition_folders import from_partition_text, split_by_partition
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader, ParquetSourceOptions
 from krishiv_spark.sources.parquet.rows import partition_values
@@ -138,9 +137,9 @@ FOLDERS = recorded("partitions")
 def test_a_partition_is_the_same_value_for_spark_in_every_session_and_for_us(wanted):
     values = PARTITIONS[wanted]
     field = pa.field("p", values.type)
-    for name, rows in split(pa.table({"p": values, "x": values}), ["p"]):
+    for name, rows in split_by_partition(pa.table({"p": values, "x": values}), ["p"]):
         text = partition_values(f"{name}/a.parquet")["p"]
-        found = value_of(text, field, f"/t/{name}/a.parquet", "Asia/Tokyo")
+        found = from_partition_text(text, field, f"/t/{name}/a.parquet", "Asia/Tokyo")
         spark = array_of([FOLDERS["read"][wanted][name]], values.type)
         for value in rows["x"].combine_chunks():
             is_null = str(value) in {"", "__HIVE_DEFAULT_PARTITION__"}
@@ -156,9 +155,9 @@ def test_times_in_folders_of_spark_are_of_the_zone_that_the_option_names(zone):
         text = partition_values(f"{name}/a.parquet")["p"]
         if text.startswith("+"):  # Arrow knows no years of five digits
             continue
-        assert value_of(text, field, path, zone).value == micros
+        assert from_partition_text(text, field, path, zone).value == micros
         with pytest.raises(SchemaError, match=r"p=.* 'timeZone'"):
-            value_of(text, field, path)
+            from_partition_text(text, field, path)
 
 
 def test_a_folder_with_an_exponent_far_below_zero_is_no_decimal():
@@ -166,8 +165,8 @@ def test_a_folder_with_an_exponent_far_below_zero_is_no_decimal():
     field = pa.field("p", pa.decimal128(38, 2))
     for text in ("5E-77", "0e-00000000039", "5e-1000000000"):
         with pytest.raises(SchemaError, match="its exponent is below -38"):
-            value_of(text, field, f"/t/p={text}/a.parquet")
-    assert value_of("0E-38", field, "/t/p=0E-38/a.parquet").as_py() == 0
+            from_partition_text(text, field, f"/t/p={text}/a.parquet")
+    assert from_partition_text("0E-38", field, "/t/p=0E-38/a.parquet").as_py() == 0
 
 
 # --- calendars
@@ -277,7 +276,7 @@ def test_the_newest_event_time_is_in_our_calendar(tmp_path):
 
 
 def test_spark_has_a_table_of_zones_and_before_1582_it_is_what_is_computed():
-    zones = rebase._zones()
+    zones = rebase._load_zones()
     assert len(zones) > 500
     jar = next((Path(pyspark.__file__).parent / "jars").glob("spark-sql-api_*.jar"))
     with zipfile.ZipFile(jar) as content:
@@ -287,5 +286,5 @@ def test_spark_has_a_table_of_zones_and_before_1582_it_is_what_is_computed():
         edges = np.concatenate([switches - 1, switches, switches + 1])[1:]
         edges = edges[edges >= switches[0]]
         expected = edges + diffs[np.searchsorted(switches, edges, side="right") - 1]
-        found = rebase.micros(edges * 1_000_000, zones[entry["tz"]]) // 1_000_000
+        found = rebase.rebase_micros(edges * 1_000_000, zones[entry["tz"]]) // 1_000_000
         assert (found == expected).all(), entry["tz"]

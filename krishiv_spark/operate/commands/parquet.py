@@ -129,11 +129,11 @@ def _vacuum_store(
     *,
     dry_run: bool,
 ) -> None:
-    from krishiv_spark.sinks.parquet.store_vacuum import store_orphans
-    from krishiv_spark.sinks.parquet.tables import StoreTable
+    from krishiv_spark.sinks.parquet.store_table import StoreTable
+    from krishiv_spark.sinks.parquet.vacuum import find_store_orphans
 
     table = StoreTable(url, storage_of(given).also_at(url))
-    found = store_orphans(table, guard_s, epoch_logs)
+    found = find_store_orphans(table, guard_s, epoch_logs)
     clear(found, lambda orphan: orphan.remove(), dry_run=dry_run)
 
 
@@ -146,12 +146,12 @@ def _vacuum_disk(  # noqa: PLR0913  as `vacuum`
     *,
     dry_run: bool,
 ) -> None:
-    from krishiv_spark.parquet.progress import table_logs
-    from krishiv_spark.sinks.parquet.vacuum import orphans, remove, unused_state
+    from krishiv_spark.parquet.table_logs import find_table_logs
+    from krishiv_spark.sinks.parquet.vacuum import find_orphans, find_unused_state, remove_orphan
 
-    if next(table_logs(path), None) is None:
+    if next(find_table_logs(path), None) is None:
         say(f"no query keeps its epoch log in {path}: no staged file can be identified as orphaned")
-    found = orphans(path.absolute(), guard_s, epoch_logs, storage_of(given))
+    found = find_orphans(path.absolute(), guard_s, epoch_logs, storage_of(given))
     if unused_s is not None:
-        found = itertools.chain(found, unused_state(path.absolute(), unused_s))
-    clear(found, remove, dry_run=dry_run)
+        found = itertools.chain(found, find_unused_state(path.absolute(), unused_s))
+    clear(found, remove_orphan, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""Large files in parts, small ones together: what one task reads, and in what steps."""
+"""The row groups that one task reads: of a part of a large file, or of several small files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from krishiv_spark.parquet.inputs import ParquetInput
 
-__all__ = ["OPEN_COST", "ByteRange", "batch_rows", "pack", "read_all", "read_row_groups", "spans"]
+__all__ = ["OPEN_COST", "ByteRange", "pack", "read_all", "read_row_groups", "split_size"]
 
 OPEN_COST = 4 * 2**20
 """Opening a file costs as much as reading so many bytes (``spark.sql.files.openCostInBytes``)."""
@@ -20,7 +20,7 @@ _BATCH_ROWS = 16_384
 
 
 class ByteRange(Protocol):
-    """A part of one file: the row groups whose midpoint lies in a range of bytes."""
+    """A part of one file: the row groups whose midpoint is in a range of bytes."""
 
     @property
     def start(self) -> int:
@@ -36,15 +36,15 @@ class ByteRange(Protocol):
 R = TypeVar("R", bound=ByteRange)
 
 
-def spans(size: int, most: int) -> list[tuple[int, int]]:
-    """Begin and end, exclusive, of ranges of at most `most` bytes that cover a file."""
+def split_size(size: int, most: int) -> list[tuple[int, int]]:
+    """Return start and end, exclusive, of ranges of at most `most` bytes that cover a file."""
     if 0 < size <= most:
         return [(0, size)]
     return [(start, min(start + most, size)) for start in range(0, size, most)]
 
 
 def pack(ranges: Iterable[R], most: int) -> list[tuple[R, ...]]:
-    """Ranges in their order, in tasks of about `most` bytes each, opening a file included."""
+    """Pack ranges in their order into tasks of about `most` bytes, with the cost to open a file."""
     parts: list[list[R]] = []
     room = 0
     for piece in ranges:
@@ -57,7 +57,7 @@ def pack(ranges: Iterable[R], most: int) -> list[tuple[R, ...]]:
     return [tuple(part) for part in parts]
 
 
-def read_row_groups(  # noqa: PLR0913  what, of what, and who is told
+def read_row_groups(  # noqa: PLR0913  all but four have defaults
     file: ParquetInput,
     part: ByteRange,
     size: int,
@@ -66,26 +66,27 @@ def read_row_groups(  # noqa: PLR0913  what, of what, and who is told
     only: Collection[int] | None = None,
     expect: Callable[[Sequence[tuple[int, int]]], None] | None = None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of a part of a file; executor, holds a page of each column and one batch.
+    """Yield the rows of a part of a file. Executor; needs memory for a page of each column.
 
     Args:
         file: The whole file.
-        part: The row groups whose midpoint lies in this range are read.
+        part: The row groups whose midpoint is in this range are read.
         size: Bytes of the whole file.
-        columns: Names of its columns that are read; those of structs are read whole.
+        columns: Names of the columns to read; structs are read whole.
         only: Numbers of the row groups that may have wanted rows; None if any of them may.
-        expect: Told the ranges of bytes of each row group before it is read; see `OpenedFile`.
+        expect: Called with the ranges of bytes of each row group before it is read; see
+            `OpenedFile`.
 
     Yields:
-        Batches of at most `batch_rows`, in the file's order, each with the number of its first row
-        in the whole file.
+        Batches of moderate size, in the file's order, each with the number of its first row in the
+        whole file.
     """
     first = 0
     for index in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(index)
         is_here = group.num_rows and part.start <= _midpoint(group, size) < part.end
         if is_here and (only is None or index in only):
-            at, rows = first, batch_rows(group, columns)
+            at, rows = first, _batch_rows(group, columns)
             if expect is not None:
                 expect([_span(chunk) for chunk in _chunks(group, columns)])
             for batch in file.batches(index, rows, columns):
@@ -99,35 +100,35 @@ def read_all(file: ParquetInput, columns: Sequence[str]) -> Iterator[pa.RecordBa
     for index in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(index)
         if group.num_rows:
-            yield from file.batches(index, batch_rows(group, columns), columns)
+            yield from file.batches(index, _batch_rows(group, columns), columns)
 
 
 def _midpoint(group: pq.RowGroupMetaData, size: int) -> int:
-    """The byte that decides which range reads a row group (ParquetMetadataConverter's rule)."""
+    """Return the byte by which a range reads a row group (ParquetMetadataConverter's rule)."""
     chunks = [group.column(i) for i in range(group.num_columns)]
     start, _ = _span(chunks[0]) if chunks else (0, 0)  # no column of the file can be read
     middle: int = start + sum(chunk.total_compressed_size for chunk in chunks) // 2
-    return min(middle, size - 1)  # in some range, whatever the footer says
+    return min(middle, size - 1)  # in some range, even by a wrong footer
 
 
-def batch_rows(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:
-    """How many rows make a batch of a moderate size."""
+def _batch_rows(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:
+    """Return the number of rows of a batch of moderate size."""
     size = sum(chunk.total_uncompressed_size for chunk in _chunks(group, columns))
     per_row: int = max(1, size // group.num_rows)
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // per_row))
 
 
 def _chunks(group: pq.RowGroupMetaData, columns: Sequence[str]) -> Iterator[pq.ColumnChunkMetaData]:
-    """What a row group has of some columns; those of structs are several."""
+    """Yield the column chunks of some columns in a row group; a struct has several."""
     wanted = set(columns)
     for chunk in (group.column(i) for i in range(group.num_columns)):
-        # The name of a column may have dots, and so has the path of what is inside of one.
+        # The name of a column may have dots, and the path of a nested column always has some.
         if chunk.path_in_schema.partition(".")[0] in wanted or chunk.path_in_schema in wanted:
             yield chunk
 
 
 def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Its first byte, and the one after its last."""
+    """Return the first byte of a column chunk, and the byte after its last one."""
     start = chunk.data_page_offset
     if chunk.has_dictionary_page:
         start = min(start, chunk.dictionary_page_offset)

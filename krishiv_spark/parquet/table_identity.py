@@ -1,4 +1,4 @@
-"""What makes a folder this table and no other, and where the logs of its queries are."""
+"""The identity of a table, and the pointers to epoch logs that are not in its folder."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from krishiv_spark.storage import Folder, StoreUrl
 
 __all__ = [
     "Pointer",
+    "ensure_table_id",
     "has_pointer",
     "read_pointer",
     "read_table_id",
     "read_text",
-    "table_id",
     "write_pointer",
 ]
 
 _TABLE, _POINTER = "table-id", "epoch-log"
 
 _MOST_BYTES = 64 * 2**10
-"""Of a small file in ``_krishiv``: a path has 4096 bytes at most."""
+"""Maximum size of a small file in ``_krishiv``: a path has 4096 bytes at most."""
 
 
-def table_id(meta: Folder) -> str | None:
-    """The id of a table; made when first asked for. Driver.
+def ensure_table_id(meta: Folder) -> str | None:
+    """Return the id of a table; create it if it has none. Driver.
 
     Args:
         meta: ``_krishiv`` in the table's folder.
@@ -42,13 +42,13 @@ def table_id(meta: Folder) -> str | None:
             meta.create(_TABLE, uuid.uuid4().hex.encode())
         except NotExclusiveError:
             return None
-        # Another process's id may have taken the name first: then that is the table's.
+        # Another process may have created the file first: then its id is the table's.
         found = read_text(meta, _TABLE)
     return found
 
 
 def read_table_id(meta: Folder) -> str | None:
-    """Return the id of a table, as `table_id`; None if it has none yet. Changes nothing.
+    """Return the id of a table; None if it has none yet. Changes nothing.
 
     Raises:
         LogError, StorageError: As `read_text`.
@@ -57,16 +57,16 @@ def read_table_id(meta: Folder) -> str | None:
 
 
 def read_text(folder: Folder, name: str) -> str | None:
-    """Return the text of a small file in ``_krishiv``; None if it is not there.
+    """Return the text of a small file in ``_krishiv``; None if it does not exist.
 
     Raises:
-        LogError: If it is no text.
+        LogError: If it is not text.
         StorageError: If it cannot be read, or is large.
     """
     found = folder.read(name, _MOST_BYTES)
     if found is None:
         return None
-    text = found.decode(errors="surrogateescape")  # which is not printable
+    text = found.decode(errors="surrogateescape")  # surrogates are not printable
     if not text.replace("\n", "").isprintable():
         raise LogError(
             f"{folder}/{name} is damaged, or was not written by krishiv-spark: it is not text. "
@@ -76,11 +76,11 @@ def read_text(folder: Folder, name: str) -> str | None:
 
 
 class Pointer(NamedTuple):
-    """To an epoch log that is not in the table's folder.
+    """A pointer to an epoch log that is not in the table's folder.
 
-    Whoever may write ``_krishiv`` may write a pointer. So one is followed within the table's own
-    store, where it leads to no more than such a writer could put there; and out of it only where
-    an option of the process that reads it names the same log.
+    Any user who may write ``_krishiv`` may write a pointer. So it is followed within the table's
+    store, where it leads to nothing that such a user could not write anyway; and to another store
+    only if an option of this process names the same log.
 
     Attributes:
         location: Path or URL of the log.
@@ -95,45 +95,45 @@ class Pointer(NamedTuple):
 
         Args:
             table: Folder of the table.
-            query: Name of the folder in ``_krishiv`` that holds the pointer.
-            epoch_logs: What options ``epochLog`` of this process name.
+            query: Name of the folder in ``_krishiv`` that contains the pointer.
+            epoch_logs: Values of the options ``epochLog`` of this process.
         """
-        log = self.parsed()
+        log = self.parse()
         if log is None:
             return False
         return log.store == table.store or self.is_named(query, epoch_logs)
 
     def is_named(self, query: str, epoch_logs: Iterable[str]) -> bool:
         """Return True if an option ``epochLog`` of this process names the log."""
-        whole, log = whole_query(query, self.route), self.parsed()
+        whole, log = whole_query(query, self.route), self.parse()
         bases = map(StoreUrl.parse, epoch_logs)
-        return any(_place(log) in {_place(base), _place(base / whole)} for base in bases)
+        return any(_location(log) in {_location(base), _location(base / whole)} for base in bases)
 
-    def parsed(self) -> StoreUrl | None:
-        """Return the location of the log; None if it is in no store that is known."""
+    def parse(self) -> StoreUrl | None:
+        """Return the location of the log; None if its store is not known."""
         try:
             return StoreUrl.parse(self.location)
         except OptionError:
             return None
 
 
-def _place(url: StoreUrl | None) -> tuple[tuple[str, str], str] | None:
+def _location(url: StoreUrl | None) -> tuple[tuple[str, str], str] | None:
     return None if url is None else (url.store, url.path)
 
 
 def has_pointer(own: Folder) -> bool:
-    """Return True if a query seems not to keep its epoch log in the table's folder."""
+    """Return True if the epoch log of a query seems to be outside of the table's folder."""
     try:
         return read_text(own, _POINTER) is not None
     except (LogError, StorageError):
-        return True  # a damaged one; who follows it says so
+        return True  # a damaged pointer, which is an error when it is followed
 
 
 def read_pointer(own: Folder) -> Pointer | None:
-    """Where the epoch log of a query is that does not keep it in the table's folder.
+    """Return the pointer of a query; None if its epoch log is in the table's folder.
 
     Args:
-        own: Of the query, in ``_krishiv``.
+        own: Folder of the query in ``_krishiv``.
     """
     found = read_text(own, _POINTER)
     if found is None:
@@ -143,16 +143,16 @@ def read_pointer(own: Folder) -> Pointer | None:
 
 
 def write_pointer(own: Folder, pointer: Pointer | None) -> None:
-    """Say where the epoch log of a query is, for readers, for other writers and for vacuum.
+    """Write the location of a query's epoch log, for readers, for other writers and for vacuum.
 
     Args:
-        own: Of the query, in ``_krishiv``.
+        own: Folder of the query in ``_krishiv``.
         pointer: None if the log is in the table's folder.
     """
-    with suppress(LogError, StorageError):  # what is damaged is replaced
+    with suppress(LogError, StorageError):  # a damaged pointer is replaced
         if read_pointer(own) == pointer:
             return
-    if pointer is None:  # it was elsewhere, before the query had published anything
+    if pointer is None:  # the log was in another location before the query published anything
         own.remove([_POINTER])
     else:
         own.replace(_POINTER, "\n".join(filter(None, pointer)).encode())
