@@ -1,0 +1,424 @@
+"""Avro records as Arrow columns, compared with fastavro over generated schemas and values."""
+
+import datetime as dt
+import io
+import json
+import struct
+from decimal import Decimal
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from krishiv_spark.errors import SchemaError
+from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
+from krishiv_spark.kafka.schemas.avro_types import parse_avro_schema, union_of_one
+
+
+def encode(schema, *values):
+    parsed, found = fastavro.parse_schema(schema), []
+    for value in values:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, value)
+        found.append(out.getvalue())
+    return found
+
+
+def decode(writer, records, reader=None):
+    """Decode records, None among them, as a batch of Kafka has them: one after the other."""
+    types = [parse_avro_schema(json.dumps(each)) for each in (writer, reader or writer)]
+    sizes = [len(each or b"") for each in records]
+    ends = np.cumsum(np.array(sizes, np.int64)) if records else np.zeros(0, np.int64)
+    starts = np.array(
+        [
+            -1 if each is None else end - size
+            for each, end, size in zip(records, ends, sizes, strict=True)
+        ],
+        np.int64,
+    )
+    data = np.frombuffer(b"".join(each or b"" for each in records) or b"\0", np.uint8)
+    decoded = AvroDecoder(*types).decode(data, starts, ends.astype(np.int64))
+    decoded.values.validate(full=True)
+    return decoded
+
+
+def record(*fields, name="R", **more):
+    return {"type": "record", "name": name, "fields": [*fields], **more}
+
+
+def of(name, kind, **more):
+    return {"name": name, "type": kind, **more}
+
+
+# --- random schemas
+
+_LOGICAL = [
+    {"type": "int", "logicalType": "date"},
+    {"type": "long", "logicalType": "timestamp-millis"},
+    {"type": "long", "logicalType": "timestamp-micros"},
+    {"type": "long", "logicalType": "local-timestamp-millis"},
+    {"type": "long", "logicalType": "local-timestamp-micros"},
+    {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 3},
+    {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0},
+]
+PRIMITIVE = st.sampled_from(
+    ["null", "boolean", "int", "long", "float", "double", "bytes", "string", *_LOGICAL]
+)
+
+
+@st.composite
+def schemas(draw, depth=3):
+    names = iter(range(1000))
+
+    def named(kind, **more):
+        return {"type": kind, "name": f"N{next(names)}", **more}
+
+    def any_type(level):
+        kinds = ["primitive"] * 3 + ["fixed", "decimal", "enum", "union"]
+        kinds += ["array", "map", "record"] if level else []
+        kind = draw(st.sampled_from(kinds))
+        if kind == "primitive":
+            return draw(PRIMITIVE)
+        if kind == "fixed":
+            return named("fixed", size=draw(st.integers(0, 20)))
+        if kind == "decimal":
+            return named("fixed", size=9, logicalType="decimal", precision=18, scale=4)
+        if kind == "enum":
+            return named("enum", symbols=["A", "B", "C"][: draw(st.integers(1, 3))])
+        if kind == "array":
+            return {"type": "array", "items": any_type(level - 1)}
+        if kind == "map":
+            return {"type": "map", "values": any_type(level - 1)}
+        if kind == "union":
+            return any_union(level)
+        fields = [of(f"f{n}", any_type(level - 1)) for n in range(draw(st.integers(0, 4)))]
+        return named("record", fields=fields)
+
+    def any_union(level):
+        branches = ["null"] if draw(st.booleans()) else []
+        for _ in range(draw(st.integers(1, 3))):
+            branch = any_type(max(level - 1, 0))
+            if not isinstance(branch, list) and _key(branch) not in {
+                _key(each) for each in branches
+            }:
+                branches.append(branch)
+        return branches or ["null", "int"]
+
+    return record(*(of(f"f{n}", any_type(depth)) for n in range(draw(st.integers(0, 5)))))
+
+
+def _key(kind):
+    """A union may have one branch of each kind, and named types by their names."""
+    if isinstance(kind, dict):
+        return kind.get("name") or kind["type"]
+    return kind
+
+
+_UTC = dt.timezone.utc
+_DATES = st.dates(dt.date(1, 1, 1), dt.date(9999, 12, 31))
+_TIMES = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))
+
+
+def values_of(kind, by_name=None):
+    """Values of a type as fastavro takes them, and what Arrow gives for each."""
+    if isinstance(kind, list):
+        return st.one_of([_member(kind, n) for n in range(len(kind))])
+    if isinstance(kind, str):
+        return _primitive(kind)
+    if "logicalType" in kind:
+        return _logical(kind)
+    name = kind["type"]
+    if name == "fixed":
+        return _same(st.binary(min_size=kind["size"], max_size=kind["size"]))
+    if name == "enum":
+        return _same(st.sampled_from(kind["symbols"]))
+    if name == "array":
+        return st.lists(values_of(kind["items"]), max_size=3).map(
+            lambda v: ([a for a, _ in v], [b for _, b in v])
+        )
+    if name == "map":
+        entries = st.dictionaries(st.text(max_size=3), values_of(kind["values"]), max_size=3)
+        return entries.map(
+            lambda v: ({k: a for k, (a, _) in v.items()}, [(k, b) for k, (_, b) in v.items()])
+        )
+    if name != "record":
+        return values_of(name)
+    fields = st.fixed_dictionaries({f["name"]: values_of(f["type"]) for f in kind["fields"]})
+    return fields.map(
+        lambda v: ({k: a for k, (a, _) in v.items()}, {k: b for k, (_, b) in v.items()})
+    )
+
+
+def _same(strategy):
+    return strategy.map(lambda v: (v, v))
+
+
+def _primitive(name):
+    whole = {"int": 31, "long": 63}
+    if name in whole:
+        return _same(st.integers(-(2 ** whole[name]), 2 ** whole[name] - 1))
+    return {
+        "null": st.just((None, None)),
+        "boolean": _same(st.booleans()),
+        "float": _same(st.floats(width=32, allow_nan=False)),
+        "double": _same(st.floats(allow_nan=False)),
+        "bytes": _same(st.binary(max_size=20)),
+        "string": _same(st.text(max_size=20)),
+    }[name]
+
+
+def _logical(kind):
+    logical = kind["logicalType"]
+    if logical == "date":
+        return _same(_DATES)
+    if logical == "decimal":
+        digits, scale = kind["precision"], kind["scale"]
+        whole = st.integers(-(10**digits) + 1, 10**digits - 1)
+        return whole.map(
+            lambda v: Decimal(v).scaleb(-scale) if v else Decimal(0).scaleb(-scale)
+        ).map(lambda v: (v, v))
+    times = _TIMES.map(lambda v: v.replace(microsecond=v.microsecond // 1000 * 1000))
+    times = times if "millis" in logical else _TIMES
+    return _same(
+        times if logical.startswith("local") else times.map(lambda v: v.replace(tzinfo=_UTC))
+    )
+
+
+def _member(union, number):
+    branch = union[number]
+    text = json.dumps(union)
+    parsed = parse_avro_schema(text)
+    name = _key(branch) if not isinstance(branch, str) else branch
+
+    def given_and_expected(pair):
+        value, expected = pair
+        if branch == "null":
+            return None, None
+        given = (name, value)
+        if union_of_one(parsed) is not None:
+            return given, float(expected) if parsed.arrow == pa.float64() else expected
+        at = [n for n, each in enumerate(union) if each != "null"].index(number)
+        members = {f"member{n}": None for n in range(len(parsed.values))}
+        return given, {**members, f"member{at}": expected}
+
+    return values_of(branch).map(given_and_expected)
+
+
+@given(st.data())
+def test_values_are_those_that_were_written(data):
+    schema = data.draw(schemas())
+    pairs = data.draw(st.lists(values_of(schema), max_size=4))
+    with_null = [*encode(schema, *(value for value, _ in pairs)), None]
+    decoded = decode(schema, with_null)
+    assert decoded.errors == {}
+    assert decoded.values.to_pylist() == [*(expected for _, expected in pairs), None]
+
+
+@given(st.data())
+def test_a_field_that_the_reader_does_not_have_is_skipped(data):
+    schema = data.draw(schemas())
+    kept = [each for each in schema["fields"] if data.draw(st.booleans())]
+    reader = {**schema, "fields": kept}
+    try:
+        parse_avro_schema(json.dumps(reader))
+    except SchemaError:  # a type that was named in a field that is left out
+        assume(False)
+    pairs = data.draw(st.lists(values_of(schema), max_size=3))
+    decoded = decode(schema, encode(schema, *(value for value, _ in pairs)), reader)
+    names = [each["name"] for each in kept]
+    assert decoded.values.to_pylist() == [{n: e[n] for n in names} for _, e in pairs]
+
+
+@given(st.data())
+def test_damaged_records_are_errors_or_other_values(data):
+    """Never a crash, a wrong neighbour or memory beyond the record's own size."""
+    schema = data.draw(schemas())
+    (value, expected) = data.draw(values_of(schema))
+    good = encode(schema, value)[0]
+    bad = bytearray(good)
+    if bad and data.draw(st.booleans()):
+        bad[data.draw(st.integers(0, len(bad) - 1))] ^= data.draw(st.integers(1, 255))
+    else:
+        bad = bad[: data.draw(st.integers(0, len(bad)))] + data.draw(st.binary(max_size=3))
+    decoded = decode(schema, [good, bytes(bad), good])
+    found = decoded.values.to_pylist()
+    assert (found[0], found[2]) == (expected, expected)
+    assert set(decoded.errors) <= {1}
+    assert (1 in decoded.errors) == (found[1] is None)
+
+
+# --- schema resolution, beside fastavro
+
+PROMOTIONS = [
+    ("int", "long", 7), ("int", "float", 7), ("int", "double", -7), ("long", "float", 2**40),
+    ("long", "double", 2**62), ("float", "double", 0.5), ("string", "bytes", "ä"),
+    ("bytes", "string", b"abc"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("writer", "reader", "value"), PROMOTIONS)
+@pytest.mark.parametrize("is_union", [False, True])
+def test_promotions_are_those_of_fastavro(writer, reader, value, is_union):
+    one = record(of("a", writer))
+    other = record(of("a", ["null", reader] if is_union else reader))
+    encoded = encode(one, {"a": value})
+    expected = fastavro.schemaless_reader(io.BytesIO(encoded[0]), one, other)
+    assert decode(one, encoded, other).values.to_pylist() == [expected]
+
+
+DEFAULTS = [
+    ("null", None, None), ("boolean", True, True), ("int", -5, -5), ("long", 2**60, 2**60),
+    ("float", 0.25, 0.25), ("double", 1e300, 1e300), ("string", "ä", "ä"), ("bytes", "\u00ff", b"\xff"),
+    ({"type": "fixed", "name": "F", "size": 2}, "\u0000\u00ff", b"\0\xff"),
+    ({"type": "enum", "name": "E", "symbols": ["X", "Y"]}, "Y", "Y"),
+    ({"type": "array", "items": "int"}, [1, 2], [1, 2]),
+    ({"type": "array", "items": "int"}, [], []),
+    ({"type": "map", "values": "string"}, {"k": "v"}, [("k", "v")]),
+    (["null", "int"], None, None), (["int", "null"], 5, 5),
+    (record(of("x", "int"), of("y", "string", default="d"), name="S"), {"x": 1}, {"x": 1, "y": "d"}),
+    ({"type": "int", "logicalType": "date"}, 0, dt.date(1970, 1, 1)),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "\u0001\u0000", Decimal("2.56")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "default", "expected"), DEFAULTS)
+def test_a_field_that_the_writer_does_not_have_has_its_default(kind, default, expected):
+    writer = record(of("a", "int"))
+    reader = record(of("new", kind, default=default), of("a", "int"))
+    assert decode(writer, encode(writer, {"a": 1}), reader).values.to_pylist() == [
+        {"new": expected, "a": 1}
+    ]
+
+
+def test_a_missing_field_without_default_is_an_error_before_any_record():
+    with pytest.raises(SchemaError, match=r"no field b, and the reader's has no default"):
+        decode(record(of("a", "int")), [], record(of("a", "int"), of("b", "int")))
+
+
+def test_an_alias_finds_the_writers_field():
+    writer = record(of("old", "int"))
+    reader = record(of("new", "long", aliases=["old"]))
+    assert decode(writer, encode(writer, {"old": 3}), reader).values.to_pylist() == [{"new": 3}]
+
+
+def test_types_that_do_not_resolve_are_named():
+    with pytest.raises(
+        SchemaError, match=r"of the field a\.b is string, which cannot be read as int"
+    ):
+        decode(
+            record(of("a", record(of("b", "string"), name="S"))),
+            [],
+            record(of("a", record(of("b", "int"), name="S"))),
+        )
+
+
+def test_symbols_that_the_reader_does_not_have():
+    def enum(*symbols, **more):
+        return record(of("e", {"type": "enum", "name": "E", "symbols": [*symbols], **more}))
+
+    writer = enum("A", "B", "C")
+    encoded = encode(writer, {"e": "A"}, {"e": "C"})
+    assert decode(writer, encoded, enum("B", "A", default="B")).values.to_pylist() == [
+        {"e": "A"},
+        {"e": "B"},
+    ]
+    decoded = decode(writer, encoded, enum("B", "A"))
+    assert decoded.errors == {1: "field e: it has a symbol that the reader's enum does not have"}
+    assert decoded.values.to_pylist() == [{"e": "A"}, None]
+
+
+def test_a_branch_that_the_reader_does_not_have_is_an_error_of_its_records():
+    writer = record(of("a", ["null", "int", "string"]))
+    encoded = encode(writer, {"a": 1}, {"a": "x"}, {"a": None})
+    decoded = decode(writer, encoded, record(of("a", ["null", "long"])))
+    assert decoded.values.to_pylist() == [{"a": 1}, None, {"a": None}]
+    assert "branch of its union that the reader's schema does not have" in decoded.errors[1]
+
+
+def test_records_in_a_union_are_found_by_their_names():
+    def union(*names):
+        return record(of("u", [record(of(f"x{n}", "int", default=0), name=n) for n in names]))
+
+    writer, reader = union("A", "B"), union("B", "A")
+    encoded = encode(writer, {"u": ("A", {"xA": 1})}, {"u": ("B", {"xB": 2})})
+    assert decode(writer, encoded, reader).values.to_pylist() == [
+        {"u": {"member0": None, "member1": {"xA": 1}}},
+        {"u": {"member0": {"xB": 2}, "member1": None}},
+    ]
+
+
+# --- forms that no library writes here
+
+
+def test_blocks_with_their_size_and_several_blocks_are_read():
+    schema = record(of("a", {"type": "array", "items": "int"}))
+    two_blocks = b"\x03\x04\x02\x04" + b"\x02\x06" + b"\0"  # -2 items in 2 bytes, then one item
+    assert decode(schema, [two_blocks]).values.to_pylist() == [{"a": [1, 2, 3]}]
+
+
+def test_a_top_level_value_need_not_be_a_record():
+    assert decode("string", encode("string", "x")).values.to_pylist() == ["x"]
+    union = ["null", record(of("a", "int"))]
+    encoded = encode(union, None, {"a": 1})
+    assert decode(union, encoded).values.to_pylist() == [None, {"a": 1}]
+
+
+def test_references_are_other_schemas():
+    text = json.dumps(record(of("a", "other.S"), name="R"))
+    parsed = parse_avro_schema(text, {"s": json.dumps(record(of("x", "int"), name="other.S"))})
+    assert parsed.arrow == pa.struct(
+        [pa.field("a", pa.struct([pa.field("x", pa.int32(), False)]), False)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (record(of("next", ["null", "R"])), r"contains itself \(R > R\)|R contains itself"),
+        (
+            record(of("d", {"type": "bytes", "logicalType": "decimal", "precision": 39})),
+            "39 digits",
+        ),
+        ({"type": "strange"}, "not a valid Avro schema"),
+    ],
+)
+def test_schemas_that_no_column_can_hold_are_refused(schema, message):
+    with pytest.raises(SchemaError, match=message):
+        parse_avro_schema(json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "message"),
+    [
+        (record(of("a", "string")), b"\x06ab", "field a: it ends too early"),
+        (record(of("a", "string")), b"\x02\xff", "field a: a text is not UTF-8"),
+        (record(of("a", "string")), b"\x06\xed\xa0\x80", "not UTF-8"),
+        (record(of("a", "int")), b"\xff\xff\xff\xff\xff\x01", "a number has too many bits"),
+        (record(of("a", "long")), b"\xff" * 10 + b"\x01", "it ends too early"),
+        (record(of("a", "int")), b"\x02\x02", "bytes are left after its end"),
+        (record(of("a", "boolean")), b"\x02", "a boolean is neither 0 nor 1"),
+        (record(of("a", ["null", "int"])), b"\x04", "a branch that its union does not have"),
+        (record(of("a", "bytes")), b"\x01", "a length is negative"),
+        (record(of("a", {"type": "array", "items": "null"})), b"\xfe\xff\xff\xff\x7f", "too many elements"),
+        (record(of("a", {"type": "long", "logicalType": "timestamp-millis"})), b"\xfe" + b"\xff" * 8 + b"\x01", "out of range"),
+        (record(of("a", {"type": "bytes", "logicalType": "decimal", "precision": 2})), b"\x02\x64", "more digits"),
+    ],
+)  # fmt: skip
+def test_records_that_are_not_valid_say_why(schema, data, message):
+    decoded = decode(schema, [data])
+    assert message in decoded.errors[0]
+    assert decoded.values.to_pylist() == [None]
+
+
+def test_a_decimal_may_repeat_its_sign():
+    schema = record(
+        of("a", {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0})
+    )
+    for value in (1, -1, 10**38 - 1, -(10**38) + 1):
+        data = value.to_bytes(30, "big", signed=True)
+        assert decode(schema, [struct.pack("b", 60) + data]).values.to_pylist() == [
+            {"a": Decimal(value)}
+        ]
