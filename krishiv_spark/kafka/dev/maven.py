@@ -47,7 +47,7 @@ _MODULE = """
 _NEEDED = """
 <dependency org="{}" name="{}" rev="{}" conf="default->default" transitive="{}">{}</dependency>
 """
-_ARTIFACT = '<artifact name="{}" type="jar" ext="jar" {}/>'
+_ARTIFACT = '<artifact name="{}" type="{}" ext="{}" {}/>'
 
 
 class Jar(NamedTuple):
@@ -57,6 +57,7 @@ class Jar(NamedTuple):
     name: str
     version: str
     classifier: str = ""
+    extension: str = "jar"
 
 
 def java() -> str:
@@ -196,18 +197,18 @@ def _retrieve(aside: Path, jars: Sequence[Jar], *, transitive: bool) -> None:
 
 def _needed(jars: Iterable[Jar], *, transitive: bool) -> str:
     """Ivy wants all jars of a module at one place."""
-    classifiers: dict[tuple[str, ...], list[str]] = {}
-    for *module, classifier in jars:
-        classifiers.setdefault(tuple(module), []).append(classifier)
+    of_modules: dict[tuple[str, ...], list[Jar]] = {}
+    for jar in jars:
+        of_modules.setdefault(jar[:3], []).append(jar)
     return "".join(
-        _NEEDED.format(*module, str(transitive).lower(), _artifacts(module[1], wanted))
-        for module, wanted in classifiers.items()
+        _NEEDED.format(*module, str(transitive).lower(), "".join(map(_artifact, wanted)))
+        for module, wanted in of_modules.items()
     )
 
 
-def _artifacts(name: str, classifiers: Iterable[str]) -> str:
-    given = (f'm:classifier="{each}"' if each else "" for each in classifiers)
-    return "".join(_ARTIFACT.format(name, each) for each in given)
+def _artifact(jar: Jar) -> str:
+    classifier = f'm:classifier="{jar.classifier}"' if jar.classifier else ""
+    return _ARTIFACT.format(jar.name, jar.extension, jar.extension, classifier)
 
 
 def _ivy() -> Path:
