@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.scanner import SCHEMA
-from krishiv_spark.sources.kafka.json_values import ERROR_COLUMN, RAW_COLUMN, UNKNOWN_COLUMN
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema, parse_fields
+from krishiv_spark.sources.kafka.values import ERROR_COLUMN, RAW_COLUMN, UNKNOWN_COLUMN
 
 __all__ = ["columns_fault", "json_options", "option_without_fields"]
 
@@ -65,6 +65,8 @@ def columns_fault(options: KafkaSourceOptions, schema: str | None) -> str | None
         options: Of the source.
         schema: The columns that are given to Spark, if any.
     """
+    if options.value_format == "avro":  # the registry has the columns
+        return None
     try:
         if schema is None:
             KafkaRowSchema.from_options(options)

@@ -1,294 +1,74 @@
-"""JSON values of records as columns: null, bad and unknown ones, and reasons for them. Executor.
+"""JSON values of records: the parser of their form, and reasons why a value is bad. Executor.
 
 A reason contains no data of the value.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.arrow.compute import pc
-from krishiv_spark.errors import SchemaError
 from krishiv_spark.sources.kafka.json_parsing import JsonParser, find_unknown, have_field
 from krishiv_spark.sources.kafka.json_types import JsonRules
+from krishiv_spark.sources.kafka.values import ParsedValues, UnknownFields
 
-__all__ = [
-    "ERROR_COLUMN",
-    "POSITION_COLUMNS",
-    "RAW_COLUMN",
-    "UNKNOWN_COLUMN",
-    "ValueDecoder",
-    "ValuePolicies",
-    "explain_mismatch",
-]
-
-RAW_COLUMN, ERROR_COLUMN, UNKNOWN_COLUMN = "_raw", "_error", "_unknown"
-
-_log = logging.getLogger(__name__)
-POSITION_COLUMNS = ("topic", "partition", "offset")
-"""Columns that identify a record in messages."""
-_MOST_SHOWN, _COUNTED, _LONGEST = 5, 100, 100
-"""Maximum number of names of unknown fields in a message and in the counts, and of characters of
-one."""
+__all__ = ["JsonValues", "explain_mismatch"]
 
 
-@dataclass(frozen=True)
-class ValuePolicies:
-    """The options about null values, bad values and unknown fields.
-
-    Attributes:
-        bad: ``badRecords``.
-        null: ``nullValues``.
-        unknown: ``unknownFields``.
-        rules: Time zone and units.
-    """
-
-    bad: Literal["fail", "null", "divert"] = "fail"
-    null: Literal["keep", "drop", "bad"] | None = None
-    unknown: Literal["ignore", "count", "fail", "keep"] = "ignore"
-    rules: JsonRules = dataclasses.field(default_factory=JsonRules)
-
-
-@dataclass
-class _Counts:
-    """Counts of one task: values in total, bad and null ones, and unknown fields."""
-
-    values: int = 0
-    bad: int = 0
-    null: int = 0
-    unknown: Counter[str] = dataclasses.field(default_factory=Counter)
-
-    def add_unknown(self, counted: Mapping[str, int]) -> None:
-        """Add counts by name. Names may be data of producers, so only the most common are kept."""
-        self.unknown.update(counted)
-        if len(self.unknown) > 2 * _COUNTED:
-            self.unknown = Counter(dict(self.unknown.most_common(_COUNTED)))
-
-
-class ValueDecoder:
-    """A decoder of the values of one task.
+class JsonValues:
+    """The parser of JSON values.
 
     Args:
-        schema: The columns to return.
-        fields: The columns that are fields of the values.
-        known: All declared fields of the values.
-        policies: The options about null values, bad values and unknown fields.
+        fields: The fields to read.
+        known: All declared fields, including fields that are not read.
+        rules: Time zone and units.
+        looks_for_more: Detect fields that are not read; otherwise they are ignored.
 
     Raises:
         SchemaError: If a field has a type that cannot be read from JSON.
     """
 
+    form = "JSON"
+
     def __init__(
         self,
-        schema: pa.Schema,
         fields: Sequence[pa.Field],
         known: Sequence[pa.Field],
-        policies: ValuePolicies,
+        rules: JsonRules,
+        *,
+        looks_for_more: bool,
     ) -> None:
-        self._schema = schema
-        self._fields = tuple(fields)
+        self._fields, self._rules = tuple(fields), rules
         self._known = pa.struct(list(known))
         self._names = [each.name for each in known]
-        required = (each.name for each in fields if not schema.field(each.name).nullable)
-        self._required = next(required, None)
-        self._policies = policies
-        self._rejects_more = policies.unknown != "ignore" and len(self._fields) == len(self._names)
-        self._parser = JsonParser(
-            pa.struct(list(fields)), policies.rules, looks_for_more=self._rejects_more
-        )
-        self._counts = _Counts()
+        self._parser = JsonParser(pa.struct(list(fields)), rules, looks_for_more=looks_for_more)
 
-    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Decode the values of some rows.
+    def parse(self, values: pa.Array) -> ParsedValues:
+        """Parse values; see `ValueParser`."""
+        return self._parser.parse(values)
 
-        Args:
-            batch: Rows of Kafka, with `value` and `POSITION_COLUMNS`.
+    def find_empty(self, values: pa.Array) -> NDArray[np.bool_]:
+        """Return True for each object that has none of the declared fields."""
+        return ~have_field(values, self._names)
 
-        Raises:
-            SchemaError: If a value is bad or has an unknown field, and the options make that an
-                error; or if a column that is NOT NULL would contain a null.
-        """
-        batch = self._handle_nulls(batch)
-        values = batch.column("value")
-        parsed = self._parser.parse(values)
-        is_bad = self._find_bad(values, parsed.objects, parsed.bad)
-        columns = {name: batch.column(name) for name in batch.schema.names}
-        columns.update(self._extra_columns(batch, is_bad))
-        objects = parsed.objects
-        if is_bad.any():
-            self._handle_bad(batch, is_bad)
-            objects = pc.if_else(pa.array(~is_bad), objects, pa.scalar(None, objects.type))
-        columns.update(zip((each.name for each in self._fields), objects.flatten(), strict=True))
-        if self._policies.unknown != "ignore":
-            more = parsed.may_have_more or not self._rejects_more
-            rests = self._collect_unknown(batch, is_bad, more)
-            if self._policies.unknown == "keep":
-                columns[UNKNOWN_COLUMN] = rests
-        self._counts.values += len(batch)
-        chosen = [columns[name] for name in self._schema.names]
-        return pa.RecordBatch.from_arrays(chosen, names=self._schema.names)
-
-    def report(self) -> None:
-        """Log the counts of the task in one line, if there are bad values or unknown fields."""
-        found = self._counts
-        if found.bad or found.unknown:
-            named = ", ".join(f"{name} ({n})" for name, n in found.unknown.most_common(_MOST_SHOWN))
-            _log.warning(
-                "of %d values, %d were bad, and these fields unknown: %s; null values: %d",
-                found.values,
-                found.bad,
-                named or "none",
-                found.null,
-                extra={"value_counts": found},
-            )
-
-    # --- null values
-
-    def _handle_nulls(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        values = batch.column("value")
-        if not values.null_count:
-            return batch
-        if self._policies.null in {None, "keep"} and self._required is not None:
-            raise SchemaError(
-                f"{_locate(batch, pc.index(values.is_null(), True).as_py())}: the record has no "
-                f"value (a tombstone), and the column {self._required!r} is NOT NULL: set the "
-                "option 'nullValues' to 'drop' or 'bad'; or to 'keep', with a schema in which no "
-                "field is NOT NULL"
-            )
-        if self._policies.null is None and not self._counts.null:
-            _log.warning(
-                "%s: %d of %d records have no value (tombstones) and become rows with nulls in "
-                "the fields of the values; set the option 'nullValues' to 'keep' if that is "
-                "intended, or to 'drop' or 'bad'. Later ones of this task are not logged",
-                _locate(batch, pc.index(values.is_null(), True).as_py()),
-                values.null_count,
-                len(batch),
-            )
-        self._counts.null += values.null_count
-        return batch.filter(values.is_valid()) if self._policies.null == "drop" else batch
-
-    # --- bad values
-
-    def _find_bad(
-        self, values: pa.Array, objects: pa.StructArray, unreadable: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        """Return True for each bad value: it is unreadable, or lacks a required field."""
-        is_bad = np.zeros(len(values), np.bool_)
-        is_bad[unreadable] = True
-        is_null = values.is_null().to_numpy(zero_copy_only=False)
-        columns = objects.flatten()
-        for each, column in zip(self._fields, columns, strict=True):
-            if not each.nullable and column.null_count:
-                is_bad |= column.is_null().to_numpy(zero_copy_only=False) & ~is_null
-        # In most batches a column has no null, so that no object lacks all fields.
-        if all(column.null_count for column in columns):
-            empty = ~is_null & ~is_bad
-            for column in columns:
-                empty &= column.is_null().to_numpy(zero_copy_only=False)
-            suspects = np.flatnonzero(empty)
-            if len(suspects):
-                texts = values.take(pa.array(suspects))
-                is_bad[suspects[~have_field(texts, self._names)]] = True
-        return is_bad | is_null if self._policies.null == "bad" else is_bad
-
-    def _handle_bad(self, batch: pa.RecordBatch, is_bad: NDArray[np.bool_]) -> None:
-        bad = np.flatnonzero(is_bad)
-        self._counts.bad += len(bad)
-        text = (
-            f"{_locate(batch, int(bad[0]))}: the JSON value "
-            f"{self._explain(batch.column('value')[int(bad[0])].as_py())}; "
-            f"{len(bad)} of the {len(batch)} values around it cannot be read"
-        )
-        if self._policies.bad == "fail":
-            raise SchemaError(
-                f"{text}. Correct the schema, or set the option 'badRecords' to 'null' or "
-                "'divert': the fields of such values are then null, and 'divert' also keeps "
-                "each value, with the reason"
-            )
-        if self._required is not None:
-            raise SchemaError(
-                f"{text}. The fields of such a value are null by the option 'badRecords', and the "
-                f"column {self._required!r} is NOT NULL in the schema: declare it without that"
-            )
-        _log.warning("%s", text)
-
-    def _extra_columns(
-        self, batch: pa.RecordBatch, is_bad: NDArray[np.bool_]
-    ) -> Iterator[tuple[str, pa.Array]]:
-        """Yield the columns that describe bad values, if the schema has them."""
-        values, names = batch.column("value"), self._schema.names
-        if RAW_COLUMN in names:
-            yield RAW_COLUMN, pc.if_else(pa.array(is_bad), values, pa.scalar(None, pa.binary()))
-        if ERROR_COLUMN in names:
-            bad = np.flatnonzero(is_bad)
-            reasons = map(self._explain, values.take(pa.array(bad)).to_pylist())
-            texts = pa.array([f"the JSON value {reason}" for reason in reasons], pa.string())
-            where = np.full(len(values), -1)
-            where[bad] = np.arange(len(bad))
-            yield ERROR_COLUMN, texts.take(pa.array(where, mask=~is_bad))
-
-    def _explain(self, value: bytes | None) -> str:
+    def explain(self, value: bytes | None) -> str:
+        """Return the fault of a bad value; see `explain_mismatch`."""
         return explain_mismatch(value, self._fields, self._names, self._can_read)
+
+    def find_unknown(self, values: pa.Array) -> UnknownFields:
+        """Return the fields that are not declared."""
+        return find_unknown(values, self._known)
 
     def _can_read(self, value: bytes, fields: Sequence[pa.Field], above: str) -> bool:
         """Return True if fields of an object can be read. `above` is the path of the object."""
-        parser = JsonParser(pa.struct(list(fields)), self._policies.rules, above)
+        parser = JsonParser(pa.struct(list(fields)), self._rules, above)
         return not len(parser.parse(pa.array([value], pa.binary())).bad)
-
-    # --- unknown fields
-
-    def _collect_unknown(
-        self, batch: pa.RecordBatch, is_bad: NDArray[np.bool_], may_have_more: bool
-    ) -> pa.Array:
-        """Return the unknown fields of each value as JSON, and count them.
-
-        Raises:
-            SchemaError: If there is one, and the options make that an error.
-        """
-        values = batch.column("value")
-        readable = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False) & ~is_bad)
-        if not may_have_more or not len(readable):
-            return pa.nulls(len(batch), pa.string())
-        found = find_unknown(values.take(pa.array(readable)), self._known)
-        counted = _most_common(found.names)
-        self._counts.add_unknown(counted)
-        if counted and self._policies.unknown == "fail":
-            raise SchemaError(
-                f"{_locate(batch, int(readable[found.rows.min()]))}: the JSON value has fields "
-                f"that the schema does not have: {', '.join(list(counted)[:_MOST_SHOWN])}. Add "
-                "them to the schema, or set the option 'unknownFields' to 'ignore', 'count' or "
-                "'keep'"
-            )
-        where = np.full(len(values), -1)
-        where[readable] = np.arange(len(readable))
-        return found.rests.take(pa.array(where, mask=where < 0))
-
-
-def _most_common(names: pa.Array) -> dict[str, int]:
-    counts = pc.value_counts(names)
-    order = np.argsort(-counts.field("counts").to_numpy(), kind="stable")[:_COUNTED]
-    return {_shorten(each["values"].as_py()): each["counts"].as_py() for each in counts.take(order)}
-
-
-def _shorten(name: str) -> str:
-    """Return a name that a producer has chosen, shortened for a message."""
-    return repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...")
-
-
-def _locate(batch: pa.RecordBatch, row: int) -> str:
-    topic, partition, offset = (batch.column(name)[row] for name in POSITION_COLUMNS)
-    return f"{topic}-{partition} at offset {offset}"
 
 
 _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "true or false"}

@@ -12,9 +12,16 @@ from typing_extensions import override
 
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.offsets import Offset
-from krishiv_spark.offsets.offset import Watermark
+from krishiv_spark.offsets.offset import Value, Watermark
 
-__all__ = ["KafkaOffset", "PartitionPosition", "QueryPosition", "StartName", "nest_by_topic"]
+__all__ = [
+    "KafkaOffset",
+    "PartitionPosition",
+    "QueryPosition",
+    "StartName",
+    "ValueSchema",
+    "nest_by_topic",
+]
 
 ByPartition: TypeAlias = dict[str, dict[str, int]]
 """A number for each partition, by topic and the text of the partition's number."""
@@ -24,6 +31,22 @@ StartName: TypeAlias = Literal["earliest", "latest", "offsets", "timestamps"]
 
 
 T = TypeVar("T")
+
+
+class ValueSchema(Value):
+    """The schema in a registry with which a query reads values.
+
+    Attributes:
+        subject: Its subject.
+        version: Its version in the subject.
+        id: Its id in the registry.
+        fingerprint: A digest of the schema.
+    """
+
+    subject: str
+    version: int
+    id: int
+    fingerprint: str
 
 
 class KafkaOffset(Offset):
@@ -46,6 +69,7 @@ class KafkaOffset(Offset):
         quiet: With event time, the partitions without any record so far, with the newest
             timestamp in the other partitions when they were first read.
         idle: Partitions that the watermark does not wait for.
+        value_schema: The reader's schema of values from a schema registry.
     """
 
     kind = "kafka"
@@ -60,11 +84,15 @@ class KafkaOffset(Offset):
     times: ByPartition = Field(default_factory=dict)
     quiet: ByPartition = Field(default_factory=dict)
     idle: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    value_schema: ValueSchema | None = None
 
     @override
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object, without empty fields."""
-        return {key: value for key, value in super().to_dict().items() if value != {}}
+        found = {key: value for key, value in super().to_dict().items() if value != {}}
+        if self.value_schema is None:
+            found.pop("value_schema", None)
+        return found
 
 
 class PartitionPosition(NamedTuple):

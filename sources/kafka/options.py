@@ -18,6 +18,7 @@ from typing_extensions import Self
 from krishiv_spark.arrow.cast import Zone
 from krishiv_spark.kafka.config import KafkaOptions
 from krishiv_spark.kafka.records.scanner import INFLATED_BYTES
+from krishiv_spark.kafka.schemas.registry import SECRET_SETTINGS, RegistrySettings
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.sources.base import SourceOptions
@@ -163,6 +164,10 @@ Units = Annotated[dict[str, TimeUnit], BeforeValidator(parse_units)]
 Assignment = Annotated[tuple[TopicPartition, ...], BeforeValidator(parse_assignment)]
 
 
+def _registry(given: object) -> object:
+    return RegistrySettings.from_options(given) if isinstance(given, Mapping) else given
+
+
 def _choices(*names: str) -> Any:
     return AliasChoices(*names)
 
@@ -263,10 +268,18 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         description="Columns to read, separated by commas. Fewer columns are faster. A schema "
         "given to Spark takes precedence.",
     )
-    value_format: Literal["raw", "json"] = Field(
+    value_format: Literal["raw", "json", "avro"] = Field(
         default="raw",
         description="With `json`, the fields of each value become columns: the fields in "
-        "`valueSchema`.",
+        "`valueSchema`. With `avro`, the fields of the schema in the schema registry "
+        "(`registry.url`) do.",
+    )
+    registry: Annotated[RegistrySettings | None, BeforeValidator(_registry)] = Field(
+        default=None,
+        validation_alias="registry.url",
+        description="Address of a schema registry with Confluent's interface. Its other settings "
+        "are given in the same way: `registry.subject`, `registry.version`, `registry.timeout`, "
+        "`registry.basic.auth.user.info` and so on; [kafka-avro.md](kafka-avro.md).",
     )
     value_schema: str | None = Field(
         default=None,
@@ -384,6 +397,17 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         "Kafka counts offsets; use 'maxOffsetsPerTrigger'",
     )
 
+    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **KafkaOptions.gathers,
+        "registry": ("registry.",),
+    }
+
+    @classmethod
+    def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
+        """See `Options`."""
+        own = {f"registry.{name}" for name in SECRET_SETTINGS}
+        return super().secret_keys(given) | {key for key in given if key.lower() in own}
+
     @model_validator(mode="after")
     def _agree(self) -> Self:
         _check_topics(self)
@@ -468,17 +492,21 @@ def _check_rows(options: KafkaSourceOptions) -> None:
         )
     if options.max_skew is not None and options.event_time is None:
         raise ValueError("option 'maxSkew' needs the option 'eventTime' = 'timestamp'")
-    if options.value_format == "raw":
-        for name, used in (
-            ("valueSchema", options.value_schema is not None),
-            ("badRecords", options.bad_records != "fail"),
-            ("nullValues", options.null_values is not None),
-            ("unknownFields", options.unknown_fields != "ignore"),
-            ("timeZone", options.time_zone is not None),
-            ("epochUnit", options.epoch_unit is not None),
-        ):
-            if used:
-                raise ValueError(f"option {name!r} needs the option 'valueFormat' = 'json'")
+    if options.value_format == "avro" and options.registry is None:
+        raise ValueError("option 'valueFormat' = 'avro' needs the option 'registry.url'")
+    json, both, avro = ("json",), ("json", "avro"), ("avro",)
+    for name, is_used, forms in (
+        ("valueSchema", options.value_schema is not None, json),
+        ("badRecords", options.bad_records != "fail", both),
+        ("nullValues", options.null_values is not None, both),
+        ("unknownFields", options.unknown_fields != "ignore", json),
+        ("timeZone", options.time_zone is not None, json),
+        ("epochUnit", options.epoch_unit is not None, json),
+        ("registry.url", options.registry is not None, avro),
+    ):
+        if is_used and options.value_format not in forms:
+            wanted = " or ".join(map(repr, forms))
+            raise ValueError(f"option {name!r} needs the option 'valueFormat' = {wanted}")
 
 
 def _check_limits(options: KafkaSourceOptions) -> None:

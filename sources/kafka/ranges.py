@@ -22,6 +22,7 @@ class OffsetRange:
         start: First offset.
         end: Last offset, exclusive.
         epoch: Leader epoch of the leader that returned `end`; -1 if it is unknown.
+        schema_id: Id of the reader's schema in the schema registry; None without a registry.
     """
 
     tp: TopicPartition
@@ -29,6 +30,7 @@ class OffsetRange:
     start: int
     end: int
     epoch: int = -1
+    schema_id: int | None = None
 
     @property
     def size(self) -> int:

@@ -19,12 +19,18 @@ from typing_extensions import override
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST
 from krishiv_spark.sources.base import UNLIMITED, Limit, StreamReader
-from krishiv_spark.sources.kafka.offset import KafkaOffset, QueryPosition, StartName
+from krishiv_spark.sources.kafka.offset import (
+    KafkaOffset,
+    QueryPosition,
+    StartName,
+    ValueSchema,
+)
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions, StartingPosition
 from krishiv_spark.sources.kafka.ranges import OffsetRange, TaskRanges, spread_over_tasks
 from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
 
 if TYPE_CHECKING:
+    from krishiv_spark.kafka.schemas.registry import RegisteredSchema
     from krishiv_spark.sources.kafka.group import ConsumerGroupMirror
     from krishiv_spark.sources.kafka.planner import BatchPlanner
 
@@ -47,19 +53,20 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         super().__init__(options, schema, streaming=streaming)
         self._cached_planner: BatchPlanner | None = None
         self._cached_group: ConsumerGroupMirror | None = None
+        self._cached_schema: RegisteredSchema | None = None
         self._positions = _make_cache()
         # Taken before Spark reads the checkpoint: a driver that started later has a later position.
         self._since_ms = time.time_ns() // 1_000_000
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader with every batch; executors plan nothing.
-        left_out = {"_cached_planner": None, "_cached_group": None, "_positions": _make_cache()}
-        return {**self.__dict__, **left_out}
+        left_out = dict.fromkeys(("_cached_planner", "_cached_group", "_cached_schema"))
+        return {**self.__dict__, **left_out, "_positions": _make_cache()}
 
     @override
     def infer_schema(self) -> pa.Schema:
-        """Return Kafka's columns, or those of the values. Sends no request."""
-        return KafkaRowSchema.from_options(self.options).schema
+        """Return Kafka's columns, or those of the values. Only Avro needs a request."""
+        return KafkaRowSchema.from_options(self.options, self._value_schema()).schema
 
     # --- positions
 
@@ -70,7 +77,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         The planner of the first batch resolves it to offsets, which the batch's end contains.
         """
         # An error in the columns is raised before any batch is planned.
-        self._row_schema().check()
+        self._row_schema(self._value_schema()).check()
         if self.streaming:
             _refuse_ends(self.options)
         where = self.options.start(streaming=self.streaming)
@@ -82,11 +89,14 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
 
         If a group is given, commit `start` to it: the batch that ended there is complete.
         """
+        pinned = self._pin(start.value_schema)
         planner, position = self._planner(), self._position_of(start)
         if self.options.group_id is not None and start.at is None:
             self._group_mirror(self.options.group_id).commit(position.offsets)
         end = planner.plan_end(position, limit)
-        return start if end is position else end.to_offset()
+        if end is position:
+            return start
+        return end.to_offset().model_copy(update={"value_schema": pinned})
 
     def start_from_offset(self, offset: Mapping[str, Any]) -> KafkaOffset:
         """Start where another query ended; see `SupportsBackfillTarget`. Sends no request."""
@@ -137,10 +147,12 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
     def plan(self, start: KafkaOffset, end: KafkaOffset) -> Sequence[TaskRanges]:
         if start == end:
             return []
+        pinned = self._pin(end.value_schema)
+        schema_id = None if pinned is None else pinned.id
         before, after = self._position_of(start), self._position_of(end)
         begins = {**before.offsets, **after.began}
         ranges = (
-            OffsetRange(tp, end.ids.get(tp.topic, ""), begins[tp], *position)
+            OffsetRange(tp, end.ids.get(tp.topic, ""), begins[tp], *position, schema_id)
             for tp, position in after.read.items()
         )
         return spread_over_tasks(
@@ -157,7 +169,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         from krishiv_spark.sources.kafka.fetcher import Fetcher, FetchRules
 
         warm_ahead()
-        row_schema = self._row_schema()
+        row_schema = self._row_schema(self._find_schema(partition[0].schema_id))
         rules = FetchRules(
             columns=row_schema.kafka_columns,
             committed=self.options.committed,
@@ -170,10 +182,41 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
             yield from row_schema.convert(batch)
         row_schema.report()
 
-    def _row_schema(self) -> KafkaRowSchema:
+    def _row_schema(self, value_schema: RegisteredSchema | None) -> KafkaRowSchema:
         if self.schema is None:
-            return KafkaRowSchema.from_options(self.options)
-        return KafkaRowSchema.from_schema(self.options, self.schema)
+            return KafkaRowSchema.from_options(self.options, value_schema)
+        return KafkaRowSchema.from_schema(self.options, self.schema, value_schema)
+
+    # --- schemas of values
+
+    def _value_schema(self) -> RegisteredSchema | None:
+        """Return the reader's schema in the registry; None for other values. Driver."""
+        if self.options.value_format != "avro":
+            return None
+        if self._cached_schema is None:
+            from krishiv_spark.sources.kafka.avro_values import find_value_schema
+
+            self._cached_schema = find_value_schema(self.options)
+        return self._cached_schema
+
+    def _pin(self, known: ValueSchema | None) -> ValueSchema | None:
+        """Return the reader's schema as a position records it, after a check of the known one."""
+        found = self._value_schema()
+        if found is None:
+            return None
+        from krishiv_spark.sources.kafka.avro_values import check_pinned, pin
+
+        now = pin(found, self.options)
+        check_pinned(known, now, self.options)
+        return now
+
+    def _find_schema(self, schema_id: int | None) -> RegisteredSchema | None:
+        """Return the reader's schema by its id. Executor."""
+        if schema_id is None or self.options.registry is None:
+            return None
+        from krishiv_spark.kafka.schemas.registry import open_registry
+
+        return open_registry(self.options.registry).find(schema_id)
 
 
 def _make_cache() -> deque[tuple[KafkaOffset, QueryPosition]]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
@@ -19,7 +19,9 @@ from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.scanner import SCHEMA
 from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.sources.kafka.json_types import EVERY_TIME, JsonRules, build_form
-from krishiv_spark.sources.kafka.json_values import (
+from krishiv_spark.sources.kafka.json_values import JsonValues
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.values import (
     ERROR_COLUMN,
     POSITION_COLUMNS,
     RAW_COLUMN,
@@ -27,7 +29,9 @@ from krishiv_spark.sources.kafka.json_values import (
     ValueDecoder,
     ValuePolicies,
 )
-from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+
+if TYPE_CHECKING:
+    from krishiv_spark.kafka.schemas.registry import RegisteredSchema
 
 __all__ = ["KafkaRowSchema", "parse_fields"]
 
@@ -50,27 +54,44 @@ class KafkaRowSchema:
     schema: pa.Schema
     fields: tuple[pa.Field, ...]
     known: tuple[pa.Field, ...] = ()
+    value_schema: RegisteredSchema | None = None
 
     @classmethod
-    def from_options(cls, options: KafkaSourceOptions) -> KafkaRowSchema:
+    def from_options(
+        cls, options: KafkaSourceOptions, value_schema: RegisteredSchema | None = None
+    ) -> KafkaRowSchema:
         """Return the columns for a read without a schema.
+
+        Args:
+            options: The options of the source.
+            value_schema: The reader's schema of Avro values.
 
         Raises:
             OptionError: If the fields of JSON values are not given, or the option 'columns' names
                 a column that does not exist.
         """
-        fields = _parse_value_fields(options)
+        fields = _value_fields(options, value_schema)
         every = _all_columns(options, fields)
         usual = [f for f in every if _is_default(options, f, fields)]
         names = options.columns or [field.name for field in usual]
         schema = pruned(every, names, options.format_name)
         _check_readable(options, fields)
         chosen = tuple(field for field in fields if field.name in names)
-        return cls(options, schema, chosen, fields)
+        return cls(options, schema, chosen, fields, value_schema)
 
     @classmethod
-    def from_schema(cls, options: KafkaSourceOptions, schema: pa.Schema) -> KafkaRowSchema:
+    def from_schema(
+        cls,
+        options: KafkaSourceOptions,
+        schema: pa.Schema,
+        value_schema: RegisteredSchema | None = None,
+    ) -> KafkaRowSchema:
         """Return the columns for a schema: the user's, or the inferred one that Spark returns.
+
+        Args:
+            options: The options of the source.
+            schema: All columns.
+            value_schema: The reader's schema of Avro values.
 
         Raises:
             SchemaError: If it has a column that does not exist, or lacks `_raw` although the
@@ -86,14 +107,15 @@ class KafkaRowSchema:
         _check_has_column(
             schema, options.unknown_fields == "keep", "unknownFields", UNKNOWN_COLUMN, "STRING"
         )
-        known = _parse_value_fields(options) if options.value_schema else None
+        has_declared = options.value_schema is not None or value_schema is not None
+        known = _value_fields(options, value_schema) if has_declared else None
         others = {*SCHEMA.names, RAW_COLUMN, *(field.name for field in _added_columns(options))}
         named = {field.name: field.nullable for field in known} if known is not None else None
         fields = tuple(f for f in schema if _is_field(f.name, named, others))
         if named is not None:  # Spark may return them as nullable, because of bad values
             fields = tuple(f.with_nullable(named[f.name]) for f in fields)
         _check_readable(options, fields if known is None else known)
-        return cls(options, schema, fields, fields if known is None else known)
+        return cls(options, schema, fields, fields if known is None else known, value_schema)
 
     def check(self) -> None:
         """Check that Kafka's columns can be cast to the types of the schema.
@@ -110,25 +132,29 @@ class KafkaRowSchema:
         """The columns of Kafka to decode."""
         own = {field.name for field in self.fields}
         found = {name for name in self.schema.names if name not in own} & {*SCHEMA.names}
-        return frozenset(found | {"value", *POSITION_COLUMNS} if self._has_json else found)
+        return frozenset(found | {"value", *POSITION_COLUMNS} if self._has_form else found)
 
     @property
-    def _has_json(self) -> bool:
-        return self.options.value_format == "json"
+    def _has_form(self) -> bool:
+        return self.options.value_format != "raw"
 
     @cached_property
     def _decoder(self) -> ValueDecoder:
-        policies = ValuePolicies(
-            self.options.bad_records,
-            self.options.null_values,
-            self.options.unknown_fields,
-            _json_rules(self.options),
-        )
-        return ValueDecoder(self.schema, self.fields, self.known, policies)
+        options = self.options
+        policies = ValuePolicies(options.bad_records, options.null_values, options.unknown_fields)
+        if self.value_schema is not None and options.registry is not None:
+            from krishiv_spark.sources.kafka.avro_values import AvroValues
+
+            avro = AvroValues(options.registry, self.value_schema, self.fields)
+            return ValueDecoder(self.schema, self.fields, policies, avro)
+        finds_all = policies.unknown != "ignore" and len(self.fields) == len(self.known)
+        rules = _json_rules(options)
+        parser = JsonValues(self.fields, self.known, rules, looks_for_more=finds_all)
+        return ValueDecoder(self.schema, self.fields, policies, parser, finds_all_unknown=finds_all)
 
     def report(self) -> None:
         """Log the counts of bad and unknown values, after the last rows of a task. Executor."""
-        if self._has_json:
+        if self._has_form:
             self._decoder.report()
 
     def convert(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -138,7 +164,7 @@ class KafkaRowSchema:
             SchemaError: If a value is bad or has unknown fields, and the options make that an
                 error.
         """
-        if not self._has_json:
+        if not self._has_form:
             yield batch
             return
         rows = max(len(batch) * _JSON_BYTES // max(batch.nbytes, 1), 1)
@@ -158,6 +184,8 @@ def _check_readable(options: KafkaSourceOptions, fields: Sequence[pa.Field]) -> 
         SchemaError: If a field has a type that cannot be read.
         OptionError: If ``epochUnit`` names a field that does not exist or has no time.
     """
+    if options.value_format != "json":
+        return
     build_form(pa.struct(list(fields)), _json_rules(options))
     times = dict(_iter_times("", pa.struct(list(fields))))
     for path, unit in (options.epoch_unit or {}).items():
@@ -210,7 +238,13 @@ def _is_field(name: str, named: Collection[str] | None, others: set[str]) -> boo
     return name in named if named is not None else name not in others
 
 
-def _parse_value_fields(options: KafkaSourceOptions) -> tuple[pa.Field, ...]:
+def _value_fields(
+    options: KafkaSourceOptions, value_schema: RegisteredSchema | None
+) -> tuple[pa.Field, ...]:
+    if value_schema is not None:
+        from krishiv_spark.sources.kafka.avro_values import fields_of
+
+        return fields_of(value_schema)
     if options.value_format == "raw":
         return ()
     if options.value_schema is None:
@@ -231,7 +265,7 @@ def _all_columns(options: KafkaSourceOptions, fields: tuple[pa.Field, ...]) -> p
     if RAW_COLUMN in own or (options.unknown_fields == "keep" and UNKNOWN_COLUMN in own):
         name = RAW_COLUMN if RAW_COLUMN in own else UNKNOWN_COLUMN
         raise SchemaError(
-            f"{name!r} is among the fields of the JSON values, and is a column that options "
+            f"{name!r} is among the fields of the values, and is a column that options "
             "add: remove it from the schema of the values"
         )
     if options.bad_records != "fail" or options.null_values == "keep":

@@ -70,13 +70,13 @@ PRIMITIVE = st.sampled_from(
 
 
 @st.composite
-def schemas(draw, depth=3):
+def schemas(draw, depth=3):  # noqa: C901  one branch per kind of type
     names = iter(range(1000))
 
     def named(kind, **more):
         return {"type": kind, "name": f"N{next(names)}", **more}
 
-    def any_type(level):
+    def any_type(level):  # noqa: PLR0911
         kinds = ["primitive"] * 3 + ["fixed", "decimal", "enum", "union"]
         kinds += ["array", "map", "record"] if level else []
         kind = draw(st.sampled_from(kinds))
@@ -119,10 +119,10 @@ def _key(kind):
 
 _UTC = dt.timezone.utc
 _DATES = st.dates(dt.date(1, 1, 1), dt.date(9999, 12, 31))
-_TIMES = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))
+_TIMES = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))  # noqa: DTZ001  local
 
 
-def values_of(kind, by_name=None):
+def values_of(kind):  # noqa: PLR0911  one per kind of type
     """Values of a type as fastavro takes them, and what Arrow gives for each."""
     if isinstance(kind, list):
         return st.one_of([_member(kind, n) for n in range(len(kind))])
@@ -269,19 +269,35 @@ def test_promotions_are_those_of_fastavro(writer, reader, value, is_union):
     assert decode(one, encoded, other).values.to_pylist() == [expected]
 
 
+BOTH_TRUE = (True, True)  # the default, and the value
 DEFAULTS = [
-    ("null", None, None), ("boolean", True, True), ("int", -5, -5), ("long", 2**60, 2**60),
-    ("float", 0.25, 0.25), ("double", 1e300, 1e300), ("string", "ä", "ä"), ("bytes", "\u00ff", b"\xff"),
+    ("null", None, None),
+    ("boolean", *BOTH_TRUE),
+    ("int", -5, -5),
+    ("long", 2**60, 2**60),
+    ("float", 0.25, 0.25),
+    ("double", 1e300, 1e300),
+    ("string", "ä", "ä"),
+    ("bytes", "\u00ff", b"\xff"),
     ({"type": "fixed", "name": "F", "size": 2}, "\u0000\u00ff", b"\0\xff"),
     ({"type": "enum", "name": "E", "symbols": ["X", "Y"]}, "Y", "Y"),
     ({"type": "array", "items": "int"}, [1, 2], [1, 2]),
     ({"type": "array", "items": "int"}, [], []),
     ({"type": "map", "values": "string"}, {"k": "v"}, [("k", "v")]),
-    (["null", "int"], None, None), (["int", "null"], 5, 5),
-    (record(of("x", "int"), of("y", "string", default="d"), name="S"), {"x": 1}, {"x": 1, "y": "d"}),
+    (["null", "int"], None, None),
+    (["int", "null"], 5, 5),
+    (
+        record(of("x", "int"), of("y", "string", default="d"), name="S"),
+        {"x": 1},
+        {"x": 1, "y": "d"},
+    ),
     ({"type": "int", "logicalType": "date"}, 0, dt.date(1970, 1, 1)),
-    ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "\u0001\u0000", Decimal("2.56")),
-]  # fmt: skip
+    (
+        {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+        "\u0001\u0000",
+        Decimal("2.56"),
+    ),
+]
 
 
 @pytest.mark.parametrize(("kind", "default", "expected"), DEFAULTS)
@@ -370,7 +386,7 @@ def test_references_are_other_schemas():
     text = json.dumps(record(of("a", "other.S"), name="R"))
     parsed = parse_avro_schema(text, {"s": json.dumps(record(of("x", "int"), name="other.S"))})
     assert parsed.arrow == pa.struct(
-        [pa.field("a", pa.struct([pa.field("x", pa.int32(), False)]), False)]
+        [pa.field("a", pa.struct([pa.field("x", pa.int32(), nullable=False)]), nullable=False)]
     )
 
 
@@ -402,11 +418,23 @@ def test_schemas_that_no_column_can_hold_are_refused(schema, message):
         (record(of("a", "boolean")), b"\x02", "a boolean is neither 0 nor 1"),
         (record(of("a", ["null", "int"])), b"\x04", "a branch that its union does not have"),
         (record(of("a", "bytes")), b"\x01", "a length is negative"),
-        (record(of("a", {"type": "array", "items": "null"})), b"\xfe\xff\xff\xff\x7f", "too many elements"),
-        (record(of("a", {"type": "long", "logicalType": "timestamp-millis"})), b"\xfe" + b"\xff" * 8 + b"\x01", "out of range"),
-        (record(of("a", {"type": "bytes", "logicalType": "decimal", "precision": 2})), b"\x02\x64", "more digits"),
+        (
+            record(of("a", {"type": "array", "items": "null"})),
+            b"\xfe\xff\xff\xff\x7f",
+            "too many elements",
+        ),
+        (
+            record(of("a", {"type": "long", "logicalType": "timestamp-millis"})),
+            b"\xfe" + b"\xff" * 8 + b"\x01",
+            "out of range",
+        ),
+        (
+            record(of("a", {"type": "bytes", "logicalType": "decimal", "precision": 2})),
+            b"\x02\x64",
+            "more digits",
+        ),
     ],
-)  # fmt: skip
+)
 def test_records_that_are_not_valid_say_why(schema, data, message):
     decoded = decode(schema, [data])
     assert message in decoded.errors[0]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.sources.kafka.json_parsing import JsonParser
-from krishiv_spark.sources.kafka.json_values import POSITION_COLUMNS
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema, parse_fields
+from krishiv_spark.sources.kafka.values import POSITION_COLUMNS
 
 SPARKS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from krishiv_spark.kafka.schemas.avro_types import AvroType
 __all__ = ["AvroDecoder", "Decoded"]
 
 _DECIMAL_PARTS = 2
+_SMALL_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Decoded:
     """The values of some records.
 
     Attributes:
-        values: A value per record; null for a record without a value, and for one that is not valid.
+        values: A value per record; null for a record without a value, and for an invalid one.
         errors: Why a record is not valid, by its index.
     """
 
@@ -75,7 +77,7 @@ class AvroDecoder:
             arrays.build(self._root), {int(n): self._explain(int(status[n])) for n in bad}
         )
 
-    def _run(
+    def _run(  # noqa: PLR0913  the arrays of one pass
         self,
         data: NDArray[np.uint8],
         starts: NDArray[np.int64],
@@ -193,12 +195,13 @@ def _build_numbers(column: Column, values: NDArray[np.int64], valid: pa.Buffer |
         indices = pa.Array.from_buffers(pa.int64(), n, [valid, pa.py_buffer(values)])
         return pa.array(column.symbols, pa.string()).take(indices)
     kind = column.type
+    data: NDArray[Any] = values
     if pa.types.is_boolean(kind):
         data = np.packbits(values.astype(np.uint8), bitorder="little")
     elif pa.types.is_float32(kind):
         data = values.astype(np.uint32)
-    else:
-        data = values.astype(np.int32) if kind.bit_width == 32 else values
+    elif kind.bit_width == _SMALL_BITS:
+        data = values.astype(np.int32)
     return pa.Array.from_buffers(kind, n, [valid, pa.py_buffer(data)])
 
 

@@ -7,6 +7,7 @@ makes it allocate memory.
 
 # ruff: noqa: PLR0913, PLR0917, C901, PLR0912, PLR0915  kernels take arrays, not objects, and an
 # interpreter is one loop: a call for each instruction would cost as much as the instruction
+# ruff: noqa: PLR2004  the bytes of UTF-8 and the sizes of floats have no better names
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def _matches(writer: AvroType, reader: AvroType) -> bool:
 
 
 def _find_branch(writer: AvroType, union: AvroType) -> int | None:
-    """Return the number of the reader's branch for a value: the same type first, then promotions."""
+    """Return the number of the reader's branch: the same type first, then promotions."""
     same = [n for n, each in enumerate(union.values) if each.kind == writer.kind]
     if writer.kind in _NAMED:
         names = {writer.name, *writer.aliases}
@@ -159,8 +159,8 @@ def _find_branch(writer: AvroType, union: AvroType) -> int | None:
     promoted = [n for n, each in enumerate(union.values) if _matches(writer, each)]
     found = [n for n in same if _matches(writer, union.values[n])]
     if writer.kind in _NAMED:
-        return found[0] if found else None
-    return (found or promoted or [None])[0]
+        return next(iter(found), None)
+    return next(iter(found or promoted), None)
 
 
 def _short(name: str) -> str:
@@ -305,7 +305,7 @@ class _Compiler:
     def _emit_value(self, writer: AvroType, reader: AvroType, column: Column) -> None:
         kind = writer.kind
         if kind in _NUMBERS:
-            self.add(Op.NUMBER, column.index, _converter(writer, reader), _NUMBERS[kind])
+            self.add(Op.NUMBER, column.index, _converter(reader), _NUMBERS[kind])
         elif reader.logical == "decimal":
             self._emit_decimal(writer, reader, column)
         elif kind in {"string", "bytes"}:
@@ -362,8 +362,8 @@ class _Compiler:
     def _emit_default(self, of: AvroField, column: Column) -> None:
         if of.default is MISSING:
             raise SchemaError(
-                f"the writer's Avro schema has no field {'.'.join(self._path)}, and the reader's has "
-                "no default for it"
+                f"the writer's Avro schema has no field {'.'.join(self._path)}, and the reader's "
+                "has no default for it"
             )
         start = len(self.constants)
         self.constants += _encode_default(of.default, of.type)
@@ -433,6 +433,7 @@ class _Compiler:
         )
 
 
+_MORE = 0x80  # of a byte of a number: more follow
 _SIZES = {"boolean": 1, "float": 4, "double": 8}
 
 
@@ -444,7 +445,7 @@ def _column_kind(of: AvroType) -> str:
     return kinds.get(of.kind, "number")
 
 
-def _converter(writer: AvroType, reader: AvroType) -> int:
+def _converter(reader: AvroType) -> int:
     if reader.kind == "float":
         return Converter.TO_FLOAT
     if reader.kind == "double":
@@ -487,16 +488,18 @@ def _encode_default(value: Any, of: AvroType) -> bytes:
         return _zigzag(number) + _encode_default(value, of.items[number])
     if kind == "record":
         return b"".join(_encode_default(_of_field(value, each), each.type) for each in of.fields)
-    if kind == "array":
-        items = b"".join(_encode_default(each, of.items[0]) for each in value)
-        return (_zigzag(len(value)) + items if value else b"") + b"\0"
-    if kind == "map":
-        pairs = (_sized(k.encode()) + _encode_default(v, of.items[0]) for k, v in value.items())
-        return (_zigzag(len(value)) + b"".join(pairs) if value else b"") + b"\0"
+    if kind in {"array", "map"}:
+        pairs = value.items() if kind == "map" else (("", each) for each in value)
+        keys = kind == "map"
+        items = (
+            (_sized(k.encode()) if keys else b"") + _encode_default(v, of.items[0])
+            for k, v in pairs
+        )
+        return (_zigzag(len(value)) + b"".join(items) if value else b"") + b"\0"
     return _encode_scalar(value, of)
 
 
-def _encode_scalar(value: Any, of: AvroType) -> bytes:
+def _encode_scalar(value: Any, of: AvroType) -> bytes:  # noqa: PLR0911  one per type
     if of.kind in _NUMBERS:
         return _zigzag(value)
     if of.kind in {"float", "double"}:
@@ -529,8 +532,8 @@ def _takes(value: Any, of: AvroType) -> bool:
 def _zigzag(value: int) -> bytes:
     value = (value << 1) ^ (value >> 63)
     out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
+    while value >= _MORE:
+        out.append(value & (_MORE - 1) | _MORE)
         value >>= 7
     out.append(value)
     return bytes(out)

@@ -92,7 +92,7 @@ class AvroType:
     fields: tuple[AvroField, ...] = field(default=(), repr=False)
 
     @property
-    def arrow(self) -> pa.DataType:
+    def arrow(self) -> pa.DataType:  # noqa: PLR0911  one per kind of type
         """The Arrow type of the values."""
         if self.kind == "union":
             return _union_type(self)
@@ -168,12 +168,14 @@ def parse_avro_schema(text: str, references: Mapping[str, str] | None = None) ->
         for each in (references or {}).values():
             fastavro.schema.parse_schema(json.loads(each), named_schemas=known)
         raw = fastavro.schema.parse_schema(json.loads(text), named_schemas=known)
-    except Exception as error:  # fastavro and json raise many classes  # noqa: BLE001
+    except Exception as error:  # fastavro and json raise many classes
         raise SchemaError(f"not a valid Avro schema ({error}): {text[:200]}") from error
     return _build(raw, known, ())
 
 
-def _build(raw: Any, known: Mapping[str, Any], outer: tuple[str, ...]) -> AvroType:
+def _build(  # noqa: PLR0911  one per form of a type
+    raw: Any, known: Mapping[str, Any], outer: tuple[str, ...]
+) -> AvroType:
     if isinstance(raw, list):
         return AvroType("union", items=tuple(_build(item, known, outer) for item in raw))
     if isinstance(raw, str):
@@ -194,8 +196,8 @@ def _build_named(raw: Any, known: Mapping[str, Any], outer: tuple[str, ...]) -> 
     name, kind = raw["name"], raw["type"]
     if name in outer:
         raise SchemaError(
-            f"the Avro type {name} contains itself ({' > '.join((*outer, name))}): Spark has no such "
-            "type. Read the value as bytes, or give a reader's schema without that field"
+            f"the Avro type {name} contains itself ({' > '.join((*outer, name))}): Spark has no "
+            "such type. Read the value as bytes, or give a reader's schema without that field"
         )
     aliases = tuple(_full_names(raw.get("aliases", ()), name))
     if kind == "fixed":

@@ -1,8 +1,8 @@
 """A schema registry with Confluent's interface, through the vendor's own client. Driver, executor.
 
-The client (`confluent-kafka[schemaregistry]`, extra `registry`) has the logins, TLS, retries of busy
-servers and the redirects; here are the waiting for a registry that is away, what is believed of its
-answers, and errors that name the registry, the subject or id, and what to do.
+The client (`confluent-kafka[schemaregistry]`, extra `registry`) handles logins and TLS. This module
+waits for a registry that is away, checks that ids do not change their meaning, and raises errors
+that name the registry, the subject or id, and the remedy.
 """
 
 from __future__ import annotations
@@ -11,15 +11,24 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError
 from krishiv_spark.messages.redaction import redact
 from krishiv_spark.messages.suggestions import did_you_mean
+from krishiv_spark.options import Duration
 from krishiv_spark.runtime.retry import Backoff
 
-__all__ = ["RegisteredSchema", "RegistrySettings", "SchemaRegistry", "open_registry"]
+__all__ = [
+    "SECRET_SETTINGS",
+    "RegisteredSchema",
+    "RegistrySettings",
+    "SchemaRegistry",
+    "open_registry",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -44,8 +53,17 @@ KNOWN_SETTINGS = (
 )
 """Settings of the client that users may give, each as an option ``registry.<name>``."""
 
-SECRET_SETTINGS = ("basic.auth.user.info", "bearer.auth.token", "bearer.auth.client.secret", "ssl.key.password")
+_OWN_SETTINGS = ("subject", "version", "timeout")
+"""Options of this package, which the client does not get."""
 
+SECRET_SETTINGS = (
+    "basic.auth.user.info",
+    "bearer.auth.token",
+    "bearer.auth.client.secret",
+    "ssl.key.password",
+)
+
+_AT_START_S, _IN_TASK_S = 30.0, 300.0
 _REQUEST_S = 10.0
 """Seconds that one request may take: a registry that does not answer by then is away."""
 _LONGEST_PAUSE_S = 5.0
@@ -63,7 +81,7 @@ class RegisteredSchema:
         id: Its number, by which records name it.
         kind: "avro", "protobuf" or "json-schema".
         text: The schema.
-        references: The texts of the schemas that it refers to, by name, each after those that it
+        references: The name and text of each schema that it refers to, after those that this one
             needs itself.
         version: Its version in the subject by which it was found; 0 if it was found by its id.
     """
@@ -71,56 +89,90 @@ class RegisteredSchema:
     id: int
     kind: str
     text: str
-    references: Mapping[str, str] = field(default_factory=dict)
+    references: tuple[tuple[str, str], ...] = ()
     version: int = 0
 
     @property
     def fingerprint(self) -> str:
         """A digest of the schema with all that it refers to."""
-        parts = [self.kind, self.text, *(f"{k}={v}" for k, v in self.references.items())]
+        parts = [self.kind, self.text, *(f"{k}={v}" for k, v in self.references)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class RegistrySettings:
-    """Where a registry is, and how to log in.
+    """Where a registry is, how to log in, and which schema is read.
 
     Attributes:
         values: Settings of the client, by name and sorted; with ``url``.
-        timeout_s: How long a registry that is away is waited for.
+        subject: Name of the subject; None takes that of the topic.
+        version: Version of the subject; None takes the newest.
+        timeout_s: How long a registry that is away is waited for; None takes half a minute at the
+            start of a query, where a clear error soon helps more, and five minutes in a task.
     """
 
     values: tuple[tuple[str, str], ...] = field(repr=False)
-    timeout_s: float
+    subject: str | None = None
+    version: int | None = None
+    timeout_s: float | None = None
 
     @classmethod
-    def from_options(cls, given: Mapping[str, str], timeout_s: float) -> RegistrySettings:
-        """Check the settings.
+    def from_options(cls, given: Mapping[str, str]) -> RegistrySettings:
+        """Read options whose names begin with ``registry.``.
 
         Raises:
-            OptionError: If there is no ``url``, or a setting is unknown; it names the nearest.
+            ValueError: If there is no ``registry.url``, or an option is unknown or has a bad value;
+                the text names it and no secret.
         """
-        for name in given:
+        found = {key.lower().removeprefix("registry."): text for key, text in given.items()}
+        own = {name: found.pop(name) for name in _OWN_SETTINGS if name in found}
+        for name in found:
             if name not in KNOWN_SETTINGS:
-                known = did_you_mean(name, KNOWN_SETTINGS)
-                raise OptionError(f"option 'registry.{name}' is unknown{known}")
-        if not given.get("url"):
-            raise OptionError("option 'registry.url' is missing: the address of the schema registry")
-        return cls(tuple(sorted(given.items())), timeout_s)
+                names = [f"registry.{each}" for each in (*_OWN_SETTINGS, *KNOWN_SETTINGS)]
+                raise ValueError(f"unknown option 'registry.{name}'; {_nearest(name, names)}")
+        if not found.get("url"):
+            raise ValueError("option 'registry.url' is missing: the address of the schema registry")
+        return cls(
+            tuple(sorted(found.items())),
+            own.get("subject"),
+            _read_version(own.get("version", "latest")),
+            _read_timeout(own["timeout"]) if "timeout" in own else None,
+        )
+
+    def secrets(self) -> set[str]:
+        """Return the secrets among the settings, for texts that must not show them."""
+        return {text for name, text in self.values if name in SECRET_SETTINGS} - {""}
 
     @property
     def url(self) -> str:
         """The address, without a login."""
-        return redact(dict(self.values)["url"], self._secrets)
-
-    @property
-    def _secrets(self) -> tuple[str, ...]:
-        given = dict(self.values)
-        return tuple(given[name] for name in SECRET_SETTINGS if given.get(name))
+        return self.hide(dict(self.values)["url"])
 
     def hide(self, text: str) -> str:
         """Return a text without the secrets of the settings."""
-        return redact(text, self._secrets)
+        return redact(text, self.secrets())
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    return did_you_mean(f"registry.{name}", names, f"there are {', '.join(names)}")
+
+
+def _read_version(text: str) -> int | None:
+    if text.strip().lower() == "latest":
+        return None
+    if not text.strip().isdecimal() or int(text) == 0:
+        raise ValueError(
+            f"option 'registry.version' = {text!r}: write 'latest', or the number of a version"
+        )
+    return int(text)
+
+
+def _read_timeout(text: str) -> float:
+    try:
+        return TypeAdapter(Duration).validate_python(text) / 1000
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ValueError(f"option 'registry.timeout' = {text!r}: {reason}") from None
 
 
 class SchemaRegistry:
@@ -144,32 +196,37 @@ class SchemaRegistry:
         """
         found = self._by_id.get(schema_id)
         if found is None:
-            raw = self._ask(f"the schema {schema_id}", lambda: self._client.get_schema(schema_id))
+            raw = self._ask(
+                f"the schema {schema_id}", lambda: self._client.get_schema(schema_id), _IN_TASK_S
+            )
             found = self._by_id[schema_id] = self._read(schema_id, raw, 0)
         return found
 
-    def find_version(self, subject: str, version: int | Literal["latest"]) -> RegisteredSchema:
-        """Return a version of a subject.
+    def find_version(self, subject: str, version: int | None) -> RegisteredSchema:
+        """Return a version of a subject; None is the newest.
 
         Raises:
             SchemaError: If the registry has no such subject or version.
             KrishivError: As for `find`.
         """
-        what = f"version {version} of the subject {subject!r}"
-        found = self._ask(what, lambda: self._client.get_version(subject, version))
+        which = "latest" if version is None else version
+        what = f"version {which} of the subject {subject!r}"
+        found = self._ask(what, lambda: self._client.get_version(subject, which), _AT_START_S)
         return self._read(found.schema_id, found.schema, found.version)
 
     def _read(self, schema_id: int, raw: Any, version: int) -> RegisteredSchema:
         references: dict[str, str] = {}
         self._collect(raw.references or [], references)
         kind = _KINDS.get((raw.schema_type or "AVRO").upper(), "")
-        found = RegisteredSchema(schema_id, kind, raw.schema_str, references, version)
+        found = RegisteredSchema(
+            schema_id, kind, raw.schema_str, tuple(references.items()), version
+        )
         known = self._by_id.get(schema_id)
         if known is not None and known.fingerprint != found.fingerprint:
             raise SchemaError(
-                f"the schema registry {self._settings.url} has another schema for the id {schema_id} "
-                "than before: an id never changes, so this is another registry, or one that was "
-                "restored from an older copy"
+                f"the schema registry {self._settings.url} has another schema for the id "
+                f"{schema_id} than before: an id never changes, so this is another registry, "
+                "or one that was restored from an older copy"
             )
         return found
 
@@ -179,15 +236,18 @@ class SchemaRegistry:
             if each.name in found:
                 continue
             what = f"version {each.version} of the subject {each.subject!r}"
-            raw = self._ask(what, lambda r=each: self._client.get_version(r.subject, r.version))
+            request = partial(self._client.get_version, each.subject, each.version)
+            raw = self._ask(what, request, _IN_TASK_S)
             self._collect(raw.schema.references or [], found)
             found[each.name] = raw.schema.schema_str
 
-    def _ask(self, what: str, request: Callable[[], Result]) -> Result:
+    def _ask(self, what: str, request: Callable[[], Result], usual_s: float) -> Result:
         """Send a request until the registry answers, or the time is up."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-        backoff = Backoff(self._settings.timeout_s, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        given_s = self._settings.timeout_s
+        timeout_s = usual_s if given_s is None else given_s
+        backoff = Backoff(timeout_s, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         is_told = False
         while True:
             try:
@@ -204,14 +264,18 @@ class SchemaRegistry:
                 last = self._settings.hide(f"{type(error).__name__}: {error}")
             if not is_told:
                 _log.warning(
-                    "waiting for the schema registry %s, to get %s: %s", self._settings.url, what, last
+                    "waiting for the schema registry %s, to get %s: %s",
+                    self._settings.url,
+                    what,
+                    last,
                 )
                 is_told = True
             if not backoff.pause():
                 raise KrishivError(
                     f"the schema registry {self._settings.url} was asked for {what} for "
-                    f"{self._settings.timeout_s:.0f} s in vain: {last}. The query continues from "
-                    "its checkpoint when the registry answers; 'registry.timeout' is how long it waits"
+                    f"{timeout_s:.0f} s in vain: {last}. The query continues from "
+                    "its checkpoint when the registry answers; 'registry.timeout' specifies how "
+                    "long it waits"
                 )
 
     def _refused(self, what: str, error: Any) -> KrishivError:

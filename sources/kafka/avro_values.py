@@ -1,0 +1,230 @@
+"""Avro values of records, whose schemas are in a registry: the parser of their form, and pinning.
+
+The *reader's schema* defines the columns. It is a version of the subject in the registry, and the
+query stays with it: Spark asks for columns before it shows a position, so the position records the
+version, and a restart at which the subject has a newer one stops until the user has decided. The
+*writer's schema* is named by each record, and resolved to the reader's by Avro's rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.errors import OffsetError, OptionError, SchemaError
+from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
+from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
+from krishiv_spark.kafka.schemas.framing import Framed, read_frames
+from krishiv_spark.kafka.schemas.registry import (
+    RegisteredSchema,
+    RegistrySettings,
+    SchemaRegistry,
+    open_registry,
+)
+from krishiv_spark.sources.kafka.offset import ValueSchema
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.values import ParsedValues, UnknownFields
+
+__all__ = ["AvroValues", "check_pinned", "fields_of", "find_value_schema", "pin"]
+
+_ONLY_FIELD = "value"
+"""The column of values that are no records."""
+
+
+def find_value_schema(options: KafkaSourceOptions) -> RegisteredSchema:
+    """Return the reader's schema that the options name. Driver; asks the registry.
+
+    Raises:
+        OptionError: If the options do not determine the subject.
+        SchemaError: If the registry does not have it, or it is no Avro schema.
+    """
+    settings = _settings(options)
+    found = open_registry(settings).find_version(_subject(options, settings), settings.version)
+    if found.kind != "avro":
+        raise SchemaError(
+            f"the subject {_subject(options, settings)!r} has a schema of the form {found.kind}, "
+            "and 'valueFormat' is 'avro'"
+        )
+    return found
+
+
+def _settings(options: KafkaSourceOptions) -> RegistrySettings:
+    if options.registry is None:
+        raise OptionError(
+            f"{options.format_name}: 'valueFormat' = 'avro' needs the option 'registry.url', the "
+            "address of the schema registry"
+        )
+    return options.registry
+
+
+def _subject(options: KafkaSourceOptions, settings: RegistrySettings) -> str:
+    topics = {*(options.subscribe or ()), *(tp.topic for tp in options.assign or ())}
+    if settings.subject is not None:
+        return settings.subject
+    if len(topics) != 1:
+        raise OptionError(
+            f"{options.format_name}: name the subject of the reader's schema by the option "
+            "'registry.subject'; only for a single topic it is '<topic>-value' by default"
+        )
+    return f"{next(iter(topics))}-value"
+
+
+def pin(schema: RegisteredSchema, options: KafkaSourceOptions) -> ValueSchema:
+    """Return what a position records of the reader's schema."""
+    subject = _subject(options, _settings(options))
+    return ValueSchema(
+        subject=subject, version=schema.version, id=schema.id, fingerprint=schema.fingerprint
+    )
+
+
+def check_pinned(known: ValueSchema | None, now: ValueSchema, options: KafkaSourceOptions) -> None:
+    """Check that a query goes on with its reader's schema, unless the user names another version.
+
+    Raises:
+        OffsetError: If the newest version is another one, or the registry has changed a version.
+    """
+    if known is None or known.fingerprint == now.fingerprint:
+        return
+    if known.subject == now.subject and known.version == now.version:
+        raise OffsetError(
+            f"version {now.version} of the subject {now.subject!r} is another schema than when the "
+            "query began: a version never changes, so this is another registry, or one that was "
+            "restored from an older copy"
+        )
+    if _settings(options).version is None:
+        raise OffsetError(
+            f"the query reads {known.subject!r} with version {known.version} of its schema, and "
+            f"the newest is version {now.version} of {now.subject!r}: set 'registry.version' = "
+            f"'{known.version}' to continue with the columns of before, or "
+            f"'{now.version}' to continue with the new ones"
+        )
+
+
+@lru_cache(maxsize=64)
+def _parse(schema: RegisteredSchema) -> AvroType:
+    return parse_avro_schema(schema.text, dict(schema.references))
+
+
+def fields_of(schema: RegisteredSchema) -> tuple[pa.Field, ...]:
+    """Return the columns of a reader's schema: its fields, or `value` if it is no record."""
+    kind = _parse(schema)
+    if pa.types.is_struct(kind.arrow):
+        return tuple(kind.arrow)
+    return (pa.field(_ONLY_FIELD, kind.arrow, nullable=kind.is_nullable),)
+
+
+class AvroValues:
+    """The parser of Avro values.
+
+    Args:
+        settings: The registry.
+        reader: The reader's schema.
+        fields: The fields to read, with the types of their columns.
+    """
+
+    form = "Avro"
+
+    def __init__(
+        self, settings: RegistrySettings, reader: RegisteredSchema, fields: Sequence[pa.Field]
+    ) -> None:
+        self._registry: SchemaRegistry = open_registry(settings)
+        self._is_record = pa.types.is_struct(_parse(reader).arrow)
+        self._reader = _select(_parse(reader), {each.name for each in fields})
+        self._schema = pa.schema([each.with_nullable(nullable=True) for each in fields])
+        self._decoders: dict[int, AvroDecoder | str] = {}
+
+    def parse(self, values: pa.Array) -> ParsedValues:
+        """Decode values; see `ValueParser`."""
+        frames = read_frames(values)
+        parts: list[pa.Array] = []
+        rows: list[NDArray[np.int64]] = []
+        bad = [frames.find_invalid()]
+        for schema_id in frames.find_ids():
+            decoder, selected = self._decoder(schema_id), frames.select(schema_id)
+            if isinstance(decoder, str):
+                bad.append(selected)
+                continue
+            found = decoder.decode(frames.data, frames.starts[selected], frames.ends[selected])
+            parts.append(found.values)
+            rows.append(selected)
+            bad.append(selected[sorted(found.errors)])
+        return ParsedValues(self._gather(parts, rows, len(values)), np.sort(np.concatenate(bad)))
+
+    def find_empty(self, values: pa.Array) -> NDArray[np.bool_]:
+        """Return False for each value: a record without any value is a valid one in Avro."""
+        return np.zeros(len(values), np.bool_)
+
+    def explain(self, value: bytes | None) -> str:
+        """Return the fault of a bad value."""
+        if value is None:
+            return "is missing (a tombstone)"
+        frames = read_frames(pa.array([value], pa.binary()))
+        if not frames.find_ids():
+            return (
+                "does not begin as a serializer of a schema registry writes it (a zero byte and "
+                "the schema's id in four bytes)"
+            )
+        decoder = self._decoder(frames.find_ids()[0])
+        if isinstance(decoder, str):
+            return decoder
+        return f"is not valid for its schema: {_decode_errors(decoder, frames)}"
+
+    def find_unknown(self, values: pa.Array) -> UnknownFields:
+        """Raise: fields that the reader's schema does not have are skipped, as Avro specifies."""
+        raise NotImplementedError
+
+    def _decoder(self, schema_id: int) -> AvroDecoder | str:
+        """Return the decoder of a writer's schema, or why its records cannot be read."""
+        found = self._decoders.get(schema_id)
+        if found is None:
+            try:
+                writer = self._registry.find(schema_id)
+                if writer.kind != "avro":
+                    raise SchemaError(f"it is of the form {writer.kind}")
+                found = AvroDecoder(_parse(writer), self._reader)
+            except SchemaError as error:
+                found = f"has the schema {schema_id}: {error}"
+            self._decoders[schema_id] = found
+        return found
+
+    def _gather(
+        self, parts: list[pa.Array], rows: list[NDArray[np.int64]], count: int
+    ) -> pa.StructArray:
+        """Return the values in the order of their rows, in the types of the columns."""
+        kind = pa.struct(list(self._schema))
+        if not parts:
+            return pa.nulls(count, kind)
+        where = np.full(count, -1, np.int64)
+        order = np.concatenate(rows)
+        where[order] = np.arange(len(order))
+        found = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        if len(order) < count or len(parts) > 1:
+            found = found.take(pa.array(where, mask=where < 0))
+        columns = found.flatten() if self._is_record else [found]
+        names = [each.name for each in found.type] if self._is_record else [_ONLY_FIELD]
+        batch = conform(pa.RecordBatch.from_arrays(columns, names=names), self._schema)
+        return pa.StructArray.from_arrays(
+            batch.columns,
+            fields=list(self._schema),
+            mask=found.is_null() if found.null_count else None,
+        )
+
+
+def _decode_errors(decoder: AvroDecoder, frames: Framed) -> str:
+    errors = decoder.decode(frames.data, frames.starts, frames.ends).errors
+    return next(iter(errors.values()), "a value that is required is missing")
+
+
+def _select(reader: AvroType, names: Collection[str]) -> AvroType:
+    """Return the reader's schema with some of its fields: the decoder skips the others."""
+    if reader.kind == "union":  # null and a record
+        return replace(reader, items=tuple(_select(each, names) for each in reader.items))
+    if reader.kind != "record":
+        return reader
+    return replace(reader, fields=tuple(each for each in reader.fields if each.name in names))

@@ -1,0 +1,204 @@
+"""Avro values beside a real registry and the records of Confluent's own serializer."""
+
+import uuid
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry import SchemaReference
+from registries import registry  # noqa: F401  a fixture
+
+from krishiv_spark.errors import KrishivError, OffsetError, OptionError, SchemaError
+from krishiv_spark.kafka.schemas.registry import RegistrySettings, SchemaRegistry
+from krishiv_spark.sources.kafka.avro_values import (
+    AvroValues,
+    check_pinned,
+    fields_of,
+    find_value_schema,
+    pin,
+)
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+
+pytestmark = pytest.mark.long  # starts a registry
+
+ID = {"name": "id", "type": "long"}
+NAME = {"name": "name", "type": ["null", "string"], "default": None}
+PRICE = {"name": "price", "type": "double", "default": 0.5}
+
+
+def record(*fields, **more):
+    return {"type": "record", "name": "Order", "fields": [*fields], **more}
+
+
+@pytest.fixture
+def topic():
+    return f"orders-{uuid.uuid4().hex[:8]}"
+
+
+def options(registry, topic, **more):  # noqa: F811
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": topic, "valueFormat": "avro"}
+    given |= {"registry.url": registry.url, **more}
+    return KafkaSourceOptions.parse(given, "krishiv-kafka")
+
+
+def reader_of(registry, topic, **more):  # noqa: F811
+    found = options(registry, topic, **more)
+    schema = find_value_schema(found)
+    return AvroValues(found.registry, schema, fields_of(schema)), schema
+
+
+def test_records_of_several_schemas_are_read_with_the_readers(registry, topic):  # noqa: F811
+    old = registry.serialize(topic, record(ID), {"id": 1}, {"id": 2})
+    new = registry.serialize(topic, record(ID, PRICE, NAME), {"id": 3, "price": 2.0, "name": "x"})
+    reader, schema = reader_of(registry, topic)
+    assert schema.version == 2
+    found = reader.parse(pa.array([old[0], new[0], None, old[1]], pa.binary()))
+    assert list(found.bad) == []
+    assert found.objects.to_pylist() == [
+        {"id": 1, "price": 0.5, "name": None},
+        {"id": 3, "price": 2.0, "name": "x"},
+        None,
+        {"id": 2, "price": 0.5, "name": None},
+    ]
+
+
+def test_an_older_version_is_read_by_choice(registry, topic):  # noqa: F811
+    registry.serialize(topic, record(ID), {"id": 1})
+    new = registry.serialize(topic, record(ID, PRICE), {"id": 3, "price": 2.0})
+    reader, _ = reader_of(registry, topic, **{"registry.version": "1"})
+    assert reader.parse(pa.array(new, pa.binary())).objects.to_pylist() == [{"id": 3}]
+
+
+def test_a_slice_of_values_is_read(registry, topic):  # noqa: F811
+    values = registry.serialize(topic, record(ID), *({"id": n} for n in range(6)))
+    reader, _ = reader_of(registry, topic)
+    found = reader.parse(pa.array(values, pa.binary()).slice(2, 3)).objects
+    assert found.to_pylist() == [{"id": 2}, {"id": 3}, {"id": 4}]
+
+
+def test_a_schema_that_refers_to_another(registry, topic):  # noqa: F811
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]}
+    registry.register(f"{topic}-inner", inner)
+    outer = record(ID, {"name": "inner", "type": "Inner"})
+    reference = SchemaReference("Inner", f"{topic}-inner", 1)
+    registry.register(f"{topic}-value", outer, references=[reference])
+    schema = find_value_schema(options(registry, topic))
+    assert [each.name for each in fields_of(schema)] == ["id", "inner"]
+    assert fields_of(schema)[1].type == pa.struct([pa.field("x", pa.int32(), nullable=False)])
+
+
+BAD = [
+    (b"", "does not begin as a serializer of a schema registry writes it"),
+    (b"\0\0\0\0", "does not begin as a serializer"),
+    (b'{"id":1}', "does not begin as a serializer"),
+    (b"\0\x7f\xff\xff\xff\x02", "has the schema 2147483647: the schema registry"),
+    (b"\0%s\x80", "is not valid for its schema: field id: it ends too early"),
+]
+
+
+@pytest.mark.parametrize(("value", "reason"), BAD)
+def test_a_bad_value_says_why_and_spoils_no_other(registry, topic, value, reason):  # noqa: F811
+    good = registry.serialize(topic, record(ID), {"id": 1})[0]
+    value = value.replace(b"%s", good[1:5])
+    reader, _ = reader_of(registry, topic)
+    found = reader.parse(pa.array([good, value, good], pa.binary()))
+    assert list(found.bad) == [1]
+    assert found.objects.to_pylist() == [{"id": 1}, None, {"id": 1}]
+    assert reader.explain(value).startswith(reason)
+
+
+def test_a_writer_that_does_not_fit_the_reader_is_a_bad_value(registry, topic):  # noqa: F811
+    registry.register(f"{topic}-value", record(ID))
+    other = registry.serialize(f"{topic}-other", record(NAME), {"name": "x"})
+    reader, _ = reader_of(registry, topic)
+    assert list(reader.parse(pa.array(other, pa.binary())).bad) == [0]
+    assert "has no field id, and the reader's has no default for it" in reader.explain(other[0])
+
+
+def test_a_query_stays_with_its_schema_until_the_user_decides(registry, topic):  # noqa: F811
+    registry.register(f"{topic}-value", record(ID))
+    first = options(registry, topic)
+    known = pin(find_value_schema(first), first)
+    check_pinned(known, known, first)
+    registry.register(f"{topic}-value", record(ID, PRICE))
+    newest = pin(find_value_schema(first), first)
+    with pytest.raises(
+        OffsetError, match=r"version 1 of its schema, and the newest is version 2 .*"
+    ):
+        check_pinned(known, newest, first)
+    for version in ("1", "2"):
+        chosen = options(registry, topic, **{"registry.version": version})
+        check_pinned(known, pin(find_value_schema(chosen), chosen), chosen)
+
+
+def test_a_version_that_has_changed_is_another_registry(registry, topic):  # noqa: F811
+    registry.register(f"{topic}-value", record(ID))
+    given = options(registry, topic)
+    now = pin(find_value_schema(given), given)
+    with pytest.raises(OffsetError, match="this is another registry, or one that was restored"):
+        check_pinned(now.model_copy(update={"fingerprint": "other"}), now, given)
+
+
+def test_the_subject_is_that_of_the_topic_or_the_users(registry, topic):  # noqa: F811
+    registry.register("shared", record(ID))
+    found = find_value_schema(options(registry, topic, **{"registry.subject": "shared"}))
+    assert [each.name for each in fields_of(found)] == ["id"]
+    with pytest.raises(OptionError, match=r"by the option 'registry\.subject'"):
+        find_value_schema(options(registry, f"{topic},other"))
+    with pytest.raises(
+        SchemaError, match=f"does not have version latest of the subject '{topic}-value'"
+    ):
+        find_value_schema(options(registry, topic))
+
+
+def test_a_schema_of_another_form_is_refused(registry, topic):  # noqa: F811
+    text = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
+    registry.register(f"{topic}-value", text, "JSON")
+    with pytest.raises(SchemaError, match="of the form json-schema, and 'valueFormat' is 'avro'"):
+        find_value_schema(options(registry, topic))
+
+
+def test_a_registry_that_is_away_is_waited_for(registry, topic, caplog):  # noqa: F811
+    """Known ids need no registry; an unknown one waits, and the error says how long."""
+    known = registry.register(f"{topic}-value", record(ID))
+    away = SchemaRegistry(registry.settings(timeout="1s"))
+    assert away.find(known).kind == "avro"
+    registry.server.kill()
+    try:
+        assert away.find(known).kind == "avro"
+        with pytest.raises(KrishivError, match="was asked for the schema 9 for 1 s in vain"):
+            away.find(9)
+        assert "waiting for the schema registry" in caplog.text
+    finally:
+        registry.server.start()  # with nothing in it: it keeps its schemas in memory
+    with pytest.raises(SchemaError, match="does not have the schema 999"):
+        away.find(999)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "option 'registry.url' is missing"),
+        ({"registry.url": "x", "registry.verison": "1"}, "did you mean 'registry.version'"),
+        ({"registry.url": "http://x", "registry.version": "new"}, "write 'latest', or the number"),
+        ({"registry.url": "http://x", "registry.timeout": "soon"}, "registry.timeout"),
+    ],
+)
+def test_bad_settings_are_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        RegistrySettings.from_options(given)
+
+
+def test_no_secret_is_shown():
+    given = {"registry.url": "http://me:hidden-word@127.0.0.1:1", "registry.timeout": "0s"}
+    found = RegistrySettings.from_options(given)
+    with pytest.raises(KrishivError) as caught:
+        SchemaRegistry(found).find(1)
+    assert "hidden-word" not in f"{caught.value} {found}"
+    login = {
+        "registry.url": "http://127.0.0.1:1",
+        "registry.basic.auth.user.info": "me:hidden-word",
+    }
+    found = RegistrySettings.from_options({**login, "registry.timeout": "0s"})
+    assert found.secrets() == {"me:hidden-word"}
+    assert "hidden-word" not in repr(found)
+    assert KafkaSourceOptions.secret_keys(login) == {"registry.basic.auth.user.info"}

@@ -1,0 +1,154 @@
+"""Avro topics on Spark: a new version of the schema, bad records, and a registry that is away."""
+
+import json
+import threading
+import time
+
+import pytest
+from kafka_topics import make_topic, produce
+from patience import PATIENCE
+from registries import registry  # noqa: F401  a fixture
+
+from krishiv_spark.kafka.dev import open_cluster
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+ID = {"name": "id", "type": "long"}
+AT = {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}
+PRICE = {"name": "price", "type": ["null", "double"], "default": None}
+
+
+def record(*fields):
+    return {"type": "record", "name": "Order", "fields": [*fields]}
+
+
+@pytest.fixture(scope="module")
+def bootstrap():
+    with open_cluster() as cluster:
+        yield cluster.bootstrap
+
+
+class Orders:
+    """A topic of orders, and a query that copies it into a folder."""
+
+    def __init__(self, spark, registry, bootstrap, topic, folder):  # noqa: F811
+        self.spark, self.registry, self.bootstrap = spark, registry, bootstrap
+        self.topic, self.folder = topic, folder
+        make_topic(bootstrap, topic, 1)
+
+    def send(self, schema, *values):
+        produce(self.bootstrap, self.topic, self.registry.serialize(self.topic, schema, *values))
+
+    def options(self, **more):
+        return {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+            "valueFormat": "avro",
+            "registry.url": self.registry.url,
+            **more,
+        }
+
+    def read(self, **more):
+        return self.spark.read.format("krishiv-kafka").options(**self.options(**more)).load()
+
+    def copy(self, **more):
+        stream = self.spark.readStream.format("krishiv-kafka").options(**self.options(**more))
+        query = (
+            stream.load()
+            .writeStream.format("krishiv-parquet")
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .option("schemaEvolution", "add")
+            .trigger(availableNow=True)
+            .start(str(self.folder / "rows"))
+        )
+        query.awaitTermination()
+
+    def copied(self):
+        rows = self.spark.read.format("krishiv-parquet").load(str(self.folder / "rows"))
+        return sorted(row["id"] for row in rows.collect())
+
+    def newest_offset(self):
+        newest = max(
+            (self.folder / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda p: int(p.name)
+        )
+        return json.loads(newest.read_text().splitlines()[-1])
+
+
+@pytest.fixture
+def orders(spark, registry, bootstrap, request, tmp_path):  # noqa: F811
+    topic = request.node.name.replace("_", "-")[:60]
+    return Orders(spark, registry, bootstrap, topic, tmp_path)
+
+
+def test_a_query_stays_with_its_schema_until_the_user_decides(orders):
+    orders.send(record(ID, AT), {"id": 1, "at": 1_700_000_000_123})
+    frame = orders.read()
+    assert frame.schema.simpleString() == "struct<id:bigint,at:timestamp>"
+    shown = frame.selectExpr("id", "date_format(at, 'yyyy-MM-dd HH:mm:ss.SSS') at").collect()
+    assert [row["id"] for row in shown] == [1]
+    assert shown[0]["at"].endswith(".123")
+    orders.copy()
+    pinned = orders.newest_offset()["value_schema"]
+    assert (pinned["subject"], pinned["version"]) == (f"{orders.topic}-value", 1)
+    orders.send(record(ID, AT, PRICE), {"id": 2, "at": 0, "price": 0.5})
+    with pytest.raises(
+        Exception, match="with version 1 of its schema, and the newest is version 2"
+    ):
+        orders.copy()
+    assert orders.copied() == [1]
+    orders.copy(**{"registry.version": "1"})
+    assert orders.copied() == [1, 2]
+    assert orders.newest_offset()["value_schema"]["version"] == 1
+    orders.send(record(ID, AT, PRICE), {"id": 3, "at": 0, "price": 1.5})
+    orders.copy(**{"registry.version": "2"})
+    assert orders.copied() == [1, 2, 3]
+    assert orders.newest_offset()["value_schema"]["version"] == 2
+    orders.copy()  # the newest is the query's own by now
+
+
+def test_bad_records_are_diverted_with_their_reason(orders):
+    orders.send(record(ID), {"id": 1})
+    produce(orders.bootstrap, orders.topic, [b'{"id": 2}', b"\0\x7f\xff\xff\xff\x02"])
+    columns = {"columns": "id, _raw, _error, offset"}
+    found = orders.read(badRecords="divert", **columns).orderBy("offset").collect()
+    assert [row["id"] for row in found] == [1, None, None]
+    assert bytes(found[1]["_raw"]) == b'{"id": 2}'
+    assert "does not begin as a serializer of a schema registry" in found[1]["_error"]
+    assert "has the schema 2147483647" in found[2]["_error"]
+    with pytest.raises(
+        Exception, match=f"{orders.topic}-0 at offset 1: the Avro value does not begin"
+    ):
+        orders.read().collect()
+
+
+def test_chosen_columns_are_decoded_with_those_of_kafka(orders):
+    orders.send(record(ID, AT, PRICE), {"id": 1, "at": 0, "price": 2.5})
+    produce(orders.bootstrap, orders.topic, [None], key=b"k")
+    found = orders.read(columns="price, offset", nullValues="drop").collect()
+    assert [tuple(row) for row in found] == [(2.5, 0)]
+
+
+def test_a_query_waits_for_its_registry(orders):
+    """The registry stops before the query starts, and returns while it waits."""
+    orders.send(record(ID), {"id": 1})
+    orders.registry.server.kill()
+    failed = []
+
+    def copy():
+        try:
+            orders.copy(**{"registry.timeout": "10m"})
+        except Exception as error:  # noqa: BLE001  for the test's own thread
+            failed.append(str(error))
+
+    waiting = threading.Thread(target=copy)
+    waiting.start()
+    time.sleep(3)
+    assert waiting.is_alive()
+    orders.registry.server.start()
+    waiting.join(PATIENCE)
+    # It answered; and it has lost its schemas, since it keeps them in memory.
+    assert "does not have version latest of the subject" in failed[0]
+    orders.registry.register(f"{orders.topic}-value", record(ID))
+    orders.copy()
+    assert orders.copied() == [1]
