@@ -10,7 +10,7 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from krishiv_spark.errors import SchemaError
@@ -177,9 +177,8 @@ def _logical(kind):
     if logical == "decimal":
         digits, scale = kind["precision"], kind["scale"]
         whole = st.integers(-(10**digits) + 1, 10**digits - 1)
-        return whole.map(
-            lambda v: Decimal(v).scaleb(-scale) if v else Decimal(0).scaleb(-scale)
-        ).map(lambda v: (v, v))
+        # By text: arithmetic would round to the 28 digits of the context.
+        return _same(whole.map(lambda v: Decimal(f"{v}E-{scale}")))
     times = _TIMES.map(lambda v: v.replace(microsecond=v.microsecond // 1000 * 1000))
     times = times if "millis" in logical else _TIMES
     return _same(
@@ -225,7 +224,7 @@ def test_a_field_that_the_reader_does_not_have_is_skipped(data):
     try:
         parse_avro_schema(json.dumps(reader))
     except SchemaError:  # a type that was named in a field that is left out
-        assume(False)
+        reject()
     pairs = data.draw(st.lists(values_of(schema), max_size=3))
     decoded = decode(schema, encode(schema, *(value for value, _ in pairs)), reader)
     names = [each["name"] for each in kept]

@@ -155,7 +155,8 @@ class _FolderLocator:
 
     def get_source_stamp(self) -> str:
         """Return the stamp that the index of the cache must have."""
-        return _hash_sources(Path(self._py_file).parent)
+        # Kernels of other folders use those of this one, and are compiled with them.
+        return "".join(map(_hash_sources, {Path(self._py_file).parent, Path(__file__).parent}))
 
     def get_disambiguator(self) -> str:
         """Return a text that distinguishes functions of one name."""

@@ -14,14 +14,14 @@ from krishiv_spark.kafka.schemas.avro_kernel import ABSENT, ERRORS, decode_recor
 from krishiv_spark.kafka.schemas.avro_program import Column, compile_program
 from krishiv_spark.kafka.schemas.avro_types import AvroType
 
-__all__ = ["AvroDecoder", "Decoded"]
+__all__ = ["AvroDecoder", "DecodedRecords"]
 
 _DECIMAL_PARTS = 2
 _SMALL_BITS = 32
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedRecords:
     """The values of some records.
 
     Attributes:
@@ -59,7 +59,7 @@ class AvroDecoder:
 
     def decode(
         self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
-    ) -> Decoded:
+    ) -> DecodedRecords:
         """Decode some records.
 
         Args:
@@ -73,7 +73,7 @@ class AvroDecoder:
         arrays = _Arrays.of(self._columns, counts)
         self._run(data, starts, ends, status, arrays, write=True)
         bad = np.flatnonzero((status != 0) & (status != ABSENT))
-        return Decoded(
+        return DecodedRecords(
             arrays.build(self._root), {int(n): self._explain(int(status[n])) for n in bad}
         )
 

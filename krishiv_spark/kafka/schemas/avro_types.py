@@ -47,8 +47,8 @@ class AvroField:
     """A field of a record.
 
     Attributes:
-        name: Its name.
-        type: Its type.
+        name: Name of the column.
+        type: Type of its values.
         aliases: Names under which writers may know it.
         default: Its value in records of writers that do not have it; `MISSING` without one.
         raw: Its type as fastavro writes it, with which defaults are encoded.
