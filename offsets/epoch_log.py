@@ -84,7 +84,7 @@ class EpochLog:
         return str(self._journal)
 
     def state(self) -> State:
-        """What the log says now.
+        """Read the log, and return its state.
 
         Raises:
             LogError: If an entry is damaged or missing, or if the log is another query's.
@@ -95,7 +95,7 @@ class EpochLog:
         return state
 
     def cached_state(self, generation: int) -> State:
-        """What the log said at this process's last look, unless a generation is younger than that.
+        """Return the cached state; read the log only if the cache is older than a generation.
 
         Args:
             generation: Number of an owner entry.
@@ -106,7 +106,7 @@ class EpochLog:
         return self._known if self._known.owner >= generation else self.state()
 
     def export_state(self) -> str:
-        """What this process has read, for `import_state` in another one of its driver."""
+        """Return the state that this process has read, for `import_state` in another process."""
         state = self._known
         if self.is_finished(state):  # what it names may be thousands of files
             state = state.model_copy(update={"intent": None})
@@ -114,14 +114,14 @@ class EpochLog:
         return self._stored.export_state(state).model_dump_json(exclude_none=True, by_alias=True)
 
     def import_state(self, seen: str) -> None:
-        """Read on from where another process of this driver is, unless this one is further on."""
+        """Continue from the state of another process of this driver, unless it is older."""
         found = Handover.model_validate_json(seen)
         if found.state.number > self._known.number:
             self._known = found.state
             self._stored.import_state(found)
 
     def iter_newest_first(self) -> Iterator[Entry]:
-        """The entries, the newest first, as far back as they are not folded into a snapshot.
+        """Yield the entries, the newest first, back to the newest snapshot.
 
         Raises:
             LogError: If one is damaged or of a newer version.
@@ -253,13 +253,13 @@ class EpochLog:
             raise self._fenced(generation, state)
 
     def mark_finished(self, state: State) -> None:
-        """Remember that everything the newest intent of a state names is visible."""
+        """Note that everything the newest intent of a state names is visible."""
         # By its nonce, since a log that was begun anew has the same numbers. In memory only: the
         # next owner entry writes it down, for nothing.
         self._finished = "" if state.intent is None else state.intent.nonce
 
     def is_finished(self, state: State) -> bool:
-        """Whether this process or an entry knows that the newest intent of a state is finished."""
+        """Return True if the newest intent is known to be finished, from memory or from the log."""
         if state.intent is None:
             return True
         said = state.finished_intent or 0
@@ -286,7 +286,7 @@ class EpochLog:
         return after
 
     def adopt(self, state: State, claim: Claim) -> None:
-        """Begin anew: the target holds everything up to an epoch, and no intent is unfinished.
+        """Start again: the target has everything up to an epoch, and no intent is unfinished.
 
         Args:
             state: With the operator's own owner entry as its last one.
@@ -301,7 +301,7 @@ class EpochLog:
             raise self._fenced(state.owner, self.state())
 
     def compact(self, state: State) -> None:
-        """Keep the folder small: now and then snapshot a state, and remove what is not needed.
+        """Keep the folder small: snapshot a state periodically, and remove covered entries.
 
         What is removed is covered by the snapshot before; a little each time.
 
@@ -395,7 +395,7 @@ def _was_folded(number: int, listing: Listing) -> bool:
 def remove_dead_logs(
     base: str, prefix: str, older_than_s: float, storage: Storage = ENVIRONMENT
 ) -> None:
-    """Remove logs that nobody will ask again, of jobs whose drivers have died.
+    """Remove the logs of jobs whose drivers have died; they are never read again.
 
     Args:
         base: Path or URL that they are in.

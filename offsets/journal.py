@@ -38,7 +38,7 @@ _SNAPSHOT_LENGTH = len(snapshot_name(0))
 
 @dataclass(frozen=True)
 class Listing:
-    """What a journal holds at one look. Other names than those of entries and snapshots count not.
+    """The result of listing a journal. Names other than those of entries and snapshots are ignored.
 
     A log is listed several times in an epoch, and all but a few of a hundred names are of no
     interest then. So numbers are made of those alone that somebody asks for.
@@ -103,11 +103,11 @@ class Journal(Protocol):
     """Storage of numbered entries and snapshots. An entry is whole or absent."""
 
     def list(self) -> Listing:
-        """What is there; not atomic against concurrent writers."""
+        """List the names; not atomic against concurrent writers."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """The content under a name, or None when it is not there."""
+        """Return the content under a name, or None if there is none."""
         ...
 
     def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
@@ -115,7 +115,7 @@ class Journal(Protocol):
         ...
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create durably, exclusively. False when the name is taken, by whomever.
+        """Create durably, exclusively. Return False if the name is taken, by any driver.
 
         Raises:
             LogError: If the storage cannot create exclusively.
@@ -127,11 +127,11 @@ class Journal(Protocol):
         ...
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove in the order given; what is gone already is no error."""
+        """Remove in the order given; a name that is removed already is no error."""
         ...
 
     def destroy(self) -> None:
-        """Remove everything, for a log that nobody will ask again."""
+        """Remove everything, of a log that is never read again."""
         ...
 
 

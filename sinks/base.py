@@ -1,18 +1,19 @@
-"""What an author of a sink implements. This file is the specification.
+"""The contract of a sink, which its author implements. This file is the specification.
 
 Spark's part (processes, pickled copies, camelCase) is in ``krishiv_spark.lifecycle``. A sink plays
-three roles, each in a process of its own. What a role may know is in the signature of its verbs:
+three roles, each in a separate process. The signature of a verb contains all that its role may
+know:
 
     planner (driver)    Writer.check, begin, Writer.plan, last_committed   before any task starts
     task (executor)     Writer.stage                                       in each attempt at a task
     committer (driver)  last_committed, then publish                       or discard and abandon
 
 A verb without its class is one of `Publisher` and `TwoPhaseCommitter`, the driver's side, or of an
-ability of it (`SupportsGenerations`). Values travel, and nothing else does: what `plan` returns is
-given to every `stage` of the epoch, and what these return is given to `publish`.
+ability of it (`SupportsGenerations`). Only values travel: the return value of `plan` is passed to
+every `stage` of the epoch, and the return values of these to `publish`.
 
-The simplest sinks are one class, `TwoPhaseWriter` or `AtLeastOnceWriter`. Others have a committer
-of their own: see `Writer.committer`, and ``krishiv_spark.sinks.logged`` for the epoch log.
+The simplest sinks are one class, `TwoPhaseWriter` or `AtLeastOnceWriter`. Others have a separate
+committer: see `Writer.committer`, and ``krishiv_spark.sinks.logged`` for the epoch log.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ PlanT = TypeVar("PlanT", default=None)
 
 
 class Guarantee(Enum):
-    """What a reader of the external system may rely on, whatever dies."""
+    """The guarantee to readers of the external system, after any crash."""
 
     EXACTLY_ONCE = "exactly once"
     AT_LEAST_ONCE = "at least once"
@@ -62,7 +63,7 @@ class Guarantee(Enum):
 
 
 class OutputMode(Enum):
-    """What an epoch does to the rows of earlier epochs."""
+    """The effect of an epoch on the rows of earlier epochs."""
 
     APPEND = "append"
     """It adds to them."""
@@ -95,7 +96,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What is being published, on the driver.
+    """The epoch that is published, on the driver.
 
     Attributes:
         query: Id of the streaming query, or of the batch job.
@@ -112,18 +113,18 @@ class Epoch:
 
     @property
     def digest(self) -> str | None:
-        """What tells this epoch from another one of its number; to be kept with its mark."""
+        """The identity of the epoch beside its number; stored with it in the external system."""
         return None if self.offsets is None else self.offsets.digest
 
 
 @dataclass(frozen=True)
 class CommittedEpoch:
-    """What the external system itself says it holds of a query.
+    """The newest epoch of a query by the record of the external system itself.
 
     Attributes:
         epoch: Number of the newest epoch.
-        digest: `Epoch.digest` of it, as it was published. None if nobody knows it: then an epoch of
-            this number counts as held, whatever its rows are.
+        digest: `Epoch.digest` of it, as it was published. None if it is not known: then an epoch
+            of this number counts as committed, without a comparison of its rows.
         shown: The offsets at which it ended, for people, if they are known.
     """
 
@@ -134,7 +135,7 @@ class CommittedEpoch:
 
 @dataclass(frozen=True)
 class Salvaged(Generic[StagedT]):
-    """What is visible of an epoch that was published in part, and is staged again.
+    """The visible part of an epoch that was published in part, and is staged again.
 
     Attributes:
         epoch: Number of the epoch that was committed in part.
@@ -148,11 +149,11 @@ class Salvaged(Generic[StagedT]):
 
 @dataclass(frozen=True)
 class Ownership(Generic[StagedT]):
-    """What a planner has when it has taken a query over, until another one does.
+    """The ownership of a query, which a planner has until another one takes it over.
 
     Attributes:
         generation: A number that is higher than that of any owner before.
-        generations: How many there have been of the query, with this one; 0 if nobody counts.
+        generations: Number of owners of the query, with this one; 0 if they are not counted.
         salvaged: Of sinks over an epoch log, what is visible of an epoch whose intent was voided.
     """
 
@@ -178,36 +179,36 @@ class Publisher(ABC, Generic[StagedT]):
         """Remove staged things that will never be published. Best effort, any number of times."""
 
     def abandon(self, epoch: Epoch) -> None:
-        """Remove whatever else this generation has staged, since tasks have failed. Committer.
+        """Delete everything that this generation staged, after task failures. Committer.
 
-        Best effort. Attempts that died have told nobody what they staged.
+        Best effort. Attempts that crashed never reported what they staged.
         """
 
 
 class TwoPhaseCommitter(Publisher[StagedT]):
     """The committer's role in a sink that is exactly once.
 
-    `publish` makes all of an epoch visible together with its mark, in one step of the external
-    system. If the mark is there already it must fail, not overwrite. Its errors are chosen by
-    what the caller may believe: `CommitRejected`, `CommitUnknown` or `Fenced`; any other error
-    counts as unknown, and nothing staged is touched after it.
+    `publish` makes all of an epoch visible together with its number and digest, in one step of the
+    external system. If the epoch is there already it must fail, not overwrite. Its errors are
+    chosen by what the caller may believe: `CommitRejected`, `CommitUnknown` or `Fenced`; any other
+    error counts as unknown, and nothing staged is touched after it.
     """
 
     @abstractmethod
     def last_committed(self, query: str) -> CommittedEpoch | None:
-        """The newest epoch that the external system itself says it holds for the query. Driver.
+        """Return the newest epoch that the external system itself records for the query. Driver.
 
         Finishing a half-published epoch is its first duty: the answer is final. Not asked for a
         batch job, whose id is new, unless its user numbers it (`NumberedJobOptions`).
 
         Returns:
-            Its number and digest, as `publish` was given them, or None when it holds none.
+            Its number and digest, as `publish` was given them, or None if it has none.
         """
 
     def peek_committed(self, query: str) -> CommittedEpoch | None:
         """Return the newest epoch, as `last_committed`, and change nothing. Planner.
 
-        It is asked before a query starts. The default, None, says that this cannot be told.
+        Called before a query starts. The default, None, means that this is not known.
         """
         del query
         return None
@@ -218,7 +219,7 @@ class TwoPhaseCommitter(Publisher[StagedT]):
 
 
 class Writer(ABC, Generic[StagedT, PlanT]):
-    """Root of all sinks: what it stages is a `StagedT`, what its tasks have to know a `PlanT`.
+    """The root of all sinks: it stages a `StagedT`, and passes its tasks a `PlanT`.
 
     Args:
         options: The parsed options, an instance of `options_type`.
@@ -278,10 +279,10 @@ class Writer(ABC, Generic[StagedT, PlanT]):
         return None
 
     def plan(self, ownership: Ownership[StagedT] | None) -> PlanT:
-        """Find out what all tasks of an epoch have to know. Planner, after `check`.
+        """Return the value that all tasks of an epoch need. Planner, after `check`.
 
         Args:
-            ownership: What `SupportsGenerations.begin` returned; None without that ability.
+            ownership: Return value of `SupportsGenerations.begin`; None without that ability.
 
         Returns:
             A picklable value for `stage`. None by default, of sinks that name no `PlanT`.
@@ -294,12 +295,12 @@ class Writer(ABC, Generic[StagedT, PlanT]):
 
     @abstractmethod
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: PlanT) -> StagedT | None:
-        """Bring the rows of one task to where `publish` can make them visible. Executor.
+        """Store the rows of one task so that `publish` can make them visible. Executor.
 
         Args:
             batches: The rows, in Spark's order; pulled one at a time, so memory stays bounded.
             task: Which attempt this is.
-            plan: What the planner has found out for this epoch.
+            plan: Return value of `plan` for this epoch.
 
         Returns:
             A picklable value, or None when there is nothing to publish.
@@ -309,21 +310,21 @@ class Writer(ABC, Generic[StagedT, PlanT]):
     def committer(self) -> Publisher[StagedT]:
         """Make the committer. Driver: the planner asks it too. No I/O."""
 
-    # --- made anew in each process
+    # --- reconstructed in each process
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Remember of what it is made."""
+        """Store the arguments, from which other processes reconstruct the writer."""
         made = super().__new__(cls)
         made._init_args = args, kwargs
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """It travels as what it was made of: nothing that was done to it since comes along."""
+        """Pickle the arguments only: no later change of the writer reaches another process."""
         return _reconstruct, (type(self), *self._init_args)
 
     @final
     def freeze(self) -> Self:
-        """The same, and from now on it is an error to set an attribute. The lifecycle does this."""
+        """Return self, and make it an error to set an attribute. Called by the lifecycle."""
         self._is_sealed = True
         return self
 
@@ -355,7 +356,7 @@ class TwoPhaseWriter(Writer[StagedT, PlanT], TwoPhaseCommitter[StagedT]):
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
 
     def committer(self) -> TwoPhaseCommitter[StagedT]:
-        """This class has the committer's verbs as well."""
+        """Return self: this class has the committer's verbs as well."""
         return self
 
 
@@ -369,7 +370,7 @@ class AtLeastOnceWriter(Writer[StagedT, PlanT], Publisher[StagedT]):
     guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
 
     def committer(self) -> Publisher[StagedT]:
-        """This class has the committer's verbs as well."""
+        """Return self: this class has the committer's verbs as well."""
         return self
 
 
@@ -397,9 +398,9 @@ class SupportsGenerations(Protocol):
         ...
 
     def find_own_generation(self, query: str, number: int) -> Epoch | None:
-        """The newest generation, if this Spark application has begun it for an epoch. Committer.
+        """Return the newest generation, if this application started it for an epoch. Committer.
 
-        Tasks that failed have told nobody which generation they were of.
+        Tasks that crashed never reported their generation.
 
         Returns:
             The epoch with its generation; None if the newest generation is of another epoch, or
@@ -408,7 +409,7 @@ class SupportsGenerations(Protocol):
         ...
 
     def check_owner(self, epoch: Epoch) -> None:
-        """Committer, for an epoch that is held already: stop a driver that was taken over from.
+        """Stop a driver that was fenced, at an epoch that is committed already. Committer.
 
         Raises:
             Fenced: If a later generation has begun.
@@ -418,15 +419,16 @@ class SupportsGenerations(Protocol):
 
 @runtime_checkable
 class SupportsRecall(Protocol):
-    """Ability of a committer that has its planner's knowledge sent along. It is made anew in each.
+    """Ability of a committer that accepts a hint from its planner, which is another process.
 
-    Nothing may depend on it but how much there is to look up: what was seen may have changed.
+    Treat the hint as a cache: correctness must not depend on it, because the external system may
+    have changed since.
     """
 
     def export_state(self, query: str) -> str:
-        """What is known of a query that was begun. Planner, last of all; it goes to each task."""
+        """Return the state of a query that was started. Planner, last; sent to each task."""
         ...
 
     def import_state(self, query: str, seen: str) -> None:
-        """Take over what `export_state` has returned in the planner. Committer, first of all."""
+        """Load the state that `export_state` returned in the planner. Committer, first."""
         ...

@@ -77,15 +77,15 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         return Ownership(state.owner, state.generations, self._salvaged(log, state))
 
     def export_state(self, query: str) -> str:
-        """What the log says, with the own owner entry at its end. See `SupportsRecall`."""
+        """Return the state of the log, with the own owner entry at its end."""
         return self.log(query).export_state()
 
     def import_state(self, query: str, seen: str) -> None:
-        """Spare the committer what it would read: all since the newest snapshot, if it is new."""
+        """Load that state, so that the committer need not read the log from its newest snapshot."""
         self.log(query).import_state(seen)
 
     def find_own_generation(self, query: str, number: int) -> Epoch | None:
-        """The newest generation, if its owner entry names this application and the epoch."""
+        """Return the newest generation, if its owner entry names this application and the epoch."""
         state = self.log(query).state()
         claim = state.claim
         if claim is None or claim.application is None or claim.application != application():
@@ -104,7 +104,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         check_target(log, Claim(query=query, target=self.participant.target()), log.state())
 
     def check_owner(self, epoch: Epoch) -> None:
-        """Whoever was taken over from must not go on to the next epoch and take over again."""
+        """Raise in a fenced driver: at its next epoch it would fence its successor."""
         if epoch.generation is not None:
             self.log(epoch.query).check_owner(epoch.generation)
 
@@ -150,7 +150,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         return self._streaming and claim.offsets is None
 
     def _check(self, log: EpochLog, epoch: Epoch, claim: Claim, state: State) -> None:
-        """What has to be so before this driver may take the log over; nothing has changed yet."""
+        """Refuse a log that this driver must not take over; nothing has changed yet."""
         if not self._streaming:
             return  # its id is new
         self.participant.check_query(epoch.query)
@@ -184,7 +184,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         """Finish jobs whose driver died after its intent; their logs are left to `vacuum`.
 
         A job that is alive finishes at the same time, which does no harm. One that cannot be
-        finished is nobody's reason to stop.
+        finished must not stop this driver.
         """
         for job in self.participant.orphaned_jobs():
             try:
@@ -199,14 +199,14 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
     # --- committer
 
     def last_committed(self, query: str) -> CommittedEpoch | None:
-        """The newest epoch with an intent, made wholly visible first."""
+        """Return the newest epoch with an intent, after making all of it visible."""
         log = self.log(query)
         state = log.state() if self._begun is None else log.cached_state(self._begun)
         self.roll_forward(log, query, state)
         return to_committed_epoch(state)
 
     def publish(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
-        """Log the intent, then finish it. Whatever dies after the intent, the epoch is true."""
+        """Log the intent, then finish it. From the intent on the epoch is true, after any crash."""
         if epoch.generation is None:
             raise SinkError(f"epoch {epoch.number} of query {epoch.query} was never started")
         log = self.log(epoch.query)
@@ -251,7 +251,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             _log.error(text, epoch.number, exc_info=scrub(error))
 
     def discard(self, staged: Sequence[ModelT]) -> None:
-        """As the participant does it."""
+        """Remove staged values, by the participant."""
         self.participant.discard(staged)
 
     def abandon(self, epoch: Epoch) -> None:
@@ -261,7 +261,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             self._forget(epoch.query)
 
     def _forget_done(self, query: str) -> None:
-        """The job has succeeded: an error from here on would have it run again."""
+        """Remove a job that has succeeded: an error here would make Spark run it again."""
         try:
             self._forget(query)
         except Exception as error:  # noqa: BLE001  nobody needs what is left
@@ -269,7 +269,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             _log.error(text, query, exc_info=scrub(error))
 
     def _forget(self, query: str) -> None:
-        """Remove what a batch job that is over has kept: nobody will ask for its epoch again."""
+        """Remove the records of a completed batch job, whose epoch is never asked for again."""
         # The log first: what the participant keeps says where it is, if this dies in between.
         self.log(query).destroy()
         self.participant.forget(query)
@@ -283,7 +283,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         *,
         takes_back: bool = False,
     ) -> None:
-        """Operator: what the next driver would do, finish or void the newest intent and sweep.
+        """Finish or void the newest intent and sweep, as the next driver would. Operator.
 
         Args:
             query: Id of the query.
@@ -314,7 +314,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         log.begin(claim, check)
 
     def unfinished(self, query: str) -> tuple[int | None, Sequence[ModelT]]:
-        """Operator: the newest epoch, and what its intent names if that may not be finished."""
+        """Return the newest epoch, and its intent's values if that may be unfinished. Operator."""
         log = self.log(query)
         state = log.state()
         if state.intent is None or log.is_finished(state):
@@ -332,7 +332,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             state: What it says.
 
         Returns:
-            Whether there was nothing left to do.
+            True if there was nothing left to do.
         """
         if log.is_finished(state) or state.intent is None or state.intent.epoch is None:
             return True

@@ -35,15 +35,15 @@ class LogView:
     route: str | None = None
 
     def place(self, query: str) -> str:
-        """Where the log of a query is."""
+        """Return the path or URL of a query's log."""
         return self.location(whole_query(query, self.route))
 
     def log(self, query: str) -> EpochLog:
-        """The log of a query."""
+        """Open the log of a query."""
         return open_log(self.place(query), whole_query(query, self.route), self.storage)
 
     def is_owner(self, epoch: Epoch) -> bool:
-        """Whether an epoch's generation owns the query now."""
+        """Return True if an epoch's generation owns the query now."""
         return self.log(epoch.query).state().owner == epoch.generation
 
 
