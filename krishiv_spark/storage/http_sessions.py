@@ -1,7 +1,7 @@
-"""Sessions of ``requests`` whose logins go to one server, and whose errors have an end.
+"""Sessions of ``requests`` whose logins go to one server, and whose errors are bounded.
 
-``requests`` adds a login of its own accord (``.netrc``), follows a redirect to any host with the
-headers that a user has set, and reads the page of an error whole, however long it is.
+``requests`` adds a login of ``.netrc`` unasked, follows a redirect to any host with the headers of
+the user, and reads the whole page of an error, however long it is.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import requests
 __all__ = ["RedirectRefusedError", "bound_errors", "guard", "ignore_netrc", "origin_of"]
 
 _MOST_OF_ERROR = 64 * 2**10
-"""Bytes that are read of an answer that is an error or a redirect."""
+"""Bytes that are read of an error or a redirect."""
 
 _PORTS = {"http": 80, "https": 443}
 
 
 class RedirectRefusedError(requests.RequestException):
-    """A server has redirected a request to another server, which gets no login from us."""
+    """A redirect to another server, which must not receive the login."""
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL, without the login that may be in it.
+    """Return scheme, host and port of a URL, without a login.
 
     Raises:
-        ValueError: If it is none of http or https.
+        ValueError: If its scheme is neither http nor https.
     """
     parts = urlsplit(url)
     port = parts.port or _PORTS.get(parts.scheme)
@@ -39,10 +39,10 @@ def origin_of(url: str) -> str:
 
 
 def guard(session: requests.Session) -> None:
-    """Have a session refuse redirects to other servers, and add no login by itself. Driver, task.
+    """Have a session refuse redirects to other servers, and add no login. Driver, task.
 
-    The proxies and certificates that the environment names are used as before. What the session is
-    given as its ``auth`` later takes precedence.
+    The environment's proxies and certificates still apply. An ``auth`` that is set later takes
+    precedence.
 
     Args:
         session: A new one. Its requests raise `RedirectRefusedError` then, which is a
@@ -54,7 +54,7 @@ def guard(session: requests.Session) -> None:
 
 
 def ignore_netrc(session: requests.Session) -> None:
-    """Have a session add no login of ``.netrc``, whatever else of the environment it uses."""
+    """Have a session add no login of ``.netrc``; the rest of the environment still applies."""
     session.auth = _keep_headers  # with one, requests does not read it
     vars(session)["rebuild_auth"] = _keep_auth  # the method reads .netrc after a redirect
 
@@ -69,7 +69,7 @@ def _keep_headers(request: requests.PreparedRequest) -> requests.PreparedRequest
 
 
 def _keep_auth(_: requests.PreparedRequest, __: requests.Response) -> None:
-    """Leave the login as it is: the redirect is one to the same server."""
+    """Keep the login: the redirect leads to the same server."""
 
 
 def _refuse_other_origin(answer: requests.Response, *_: Any, **__: Any) -> None:
@@ -94,7 +94,7 @@ def _bound_error(answer: requests.Response, *_: Any, **__: Any) -> None:
 
 
 class _BoundedBody:
-    """The body of an answer, up to `_MOST_OF_ERROR`; all else is that of urllib3."""
+    """The body of an answer, up to `_MOST_OF_ERROR`; other attributes are those of urllib3."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -108,5 +108,5 @@ class _BoundedBody:
             yield piece[:left]
             left -= len(piece)
             if left <= 0:
-                self._raw.close()  # with its connection: what has not been read is still on it
+                self._raw.close()  # with its connection, which still has the unread bytes
                 return

@@ -1,6 +1,6 @@
 """Folders and files below a folder that others may write: no link is followed.
 
-A user who may write a folder can put a link into it at any moment, also between a check and the use
+A user who may write a folder can put a link into it at any time, also between a check and the use
 of a path. So each part of a path is opened from the descriptor of the folder above it, with
 ``O_NOFOLLOW``, and files are read, renamed and removed relative to such a descriptor. The folder at
 the top may be reached through links: its path is an option of the user who runs this.
@@ -188,8 +188,8 @@ def _make(above: int, name: str, mode: int) -> bool:
 def _own_bits(above: int) -> int:
     """Return the mode of a new folder of krishiv-spark's in a folder that several users may write.
 
-    It is shared as the folder above it is, but never writable for users outside of the group: who
-    may write an epoch log may do what the query may do.
+    It is shared as the folder above it is, but never writable for users outside of the group: a
+    user who may write an epoch log may do all that the query may do.
     """
     return 0o700 | (stat.S_IMODE(os.fstat(above).st_mode) & 0o775)
 
@@ -330,7 +330,7 @@ def remove_tree(root: str | Path, within: str) -> None:
         within: Relative path of the folder, not empty. A link above it is not followed.
     """
     parent, _, name = within.rpartition("/")
-    # Nobody but an attacker nests folders so deep that descriptors or the stack do not suffice.
+    # Only an attacker nests folders so deep that descriptors or the stack do not suffice.
     with suppress(OSError, LinkError, RecursionError), open_folder(root, parent) as above:
         _remove_tree_in(above, name)
 

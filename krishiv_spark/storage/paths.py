@@ -1,4 +1,4 @@
-"""Paths as users write them, and names that another party may have written."""
+"""Paths of users, and checks of names that another party may have written."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = [
     "url_scheme",
 ]
 
-# A backslash separates too: Azure and Windows take it for a slash.
+# A backslash is a separator, too: Azure and Windows treat it as a slash.
 _DOT_PART = re.compile(r"(?:\A|[/\\])\.{1,2}(?:[/\\]|\Z)")
 
 
 def has_dot_part(name: str) -> bool:
-    """Return True if a part of a path is ``.`` or ``..``, by which it may lead somewhere else."""
+    """Return True if a part of a path is ``.`` or ``..``, which may lead to another folder."""
     return "." in name and _DOT_PART.search(name) is not None
 
 
@@ -34,7 +34,7 @@ def check_name_within(name: str) -> str:
     """Return the relative path of a file or folder, if it stays below where it is joined to.
 
     Raises:
-        ValueError: If it is absolute, holds NUL, or has an empty, ``.`` or ``..`` part.
+        ValueError: If it is absolute, contains NUL, or has an empty, ``.`` or ``..`` part.
     """
     is_plain = name and name[0] != "/" and name[-1] != "/" and "//" not in name
     if not is_plain or "\0" in name or has_dot_part(name):
@@ -49,7 +49,7 @@ def check_file_name(name: str) -> str:
     """Return the name of a file or folder, if it is one and no path.
 
     Raises:
-        ValueError: As `check_name_within`; or if it holds a separator.
+        ValueError: As `check_name_within`; or if it contains a separator.
     """
     if "/" in name or "\\" in name or "\0" in name or name in {"", ".", ".."}:
         raise ValueError(f"{_shown(name)} is not a file name: it is empty, a path, or contains NUL")
@@ -68,34 +68,34 @@ def _shown(name: str) -> str:
 
 
 NameWithin: TypeAlias = Annotated[str, AfterValidator(check_name_within)]
-"""A field of a model: the path of a file below a folder that the reader of the value knows."""
+"""A field of a model: the relative path of a file in a folder that its reader knows."""
 
 FolderWithin: TypeAlias = Annotated[str, AfterValidator(_check_folder_within)]
-"""As `NameWithin`; empty for the folder itself."""
+"""A `NameWithin`, or the empty path of the folder itself."""
 
 FileName: TypeAlias = Annotated[str, AfterValidator(check_file_name)]
 """A field of a model: the name of a file or folder, without separators."""
 
-# RFC 3986, but for schemes of one letter, which are drives elsewhere. Nothing has to follow the
-# colon: `hdfs:/x` and `gs:b/x` are as common as what has two slashes.
+# RFC 3986, without schemes of one letter, which are drives of Windows. No slashes are required:
+# `hdfs:/x` and `gs:b/x` are as common as URLs with two slashes.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
 def url_scheme(text: str) -> str | None:
-    """The scheme that a text begins with, in lower case; None for a plain path.
+    """Return the scheme of a URL in lower case; None for a plain path.
 
-    The one rule for what is a URL and what is a path, wherever users may write either.
+    This is the only rule that distinguishes URLs from paths, for all texts of users.
     """
     match = _SCHEME.match(text)
     return match[1].lower() if match else None
 
 
 def local_path(text: str, option: str) -> Path:
-    """A path or ``file:`` URL as an absolute path; taken literally, as Hadoop takes it.
+    """Return the absolute path of a path or ``file:`` URL; nothing in it is escaped, as in Hadoop.
 
     Args:
-        text: What the user wrote.
-        option: Which option of which format it is, for the message: `krishiv-parquet: 'path'`.
+        text: Of the user.
+        option: Format and option, for the message: `krishiv-parquet: 'path'`.
 
     Raises:
         OptionError: If it is a URL of any other kind, known or not, or names another machine.
@@ -113,7 +113,7 @@ def local_path(text: str, option: str) -> Path:
 
 
 def _without_machine(rest: str, shown: str) -> str:
-    """What follows ``file:``, without a machine's name, which may only be this one's."""
+    """Return the part after ``file:``, without a machine's name, which must be this one's."""
     if not rest.startswith("//") or rest.startswith("///"):
         return rest
     machine, _, path = rest[2:].partition("/")
