@@ -23,7 +23,7 @@ __all__ = [
 
 
 def exists(path: str | Path) -> bool:
-    """Whether something is there.
+    """Return True if a file or folder exists.
 
     Raises:
         OSError: If that cannot be found out. ``os.path.exists`` takes any error for absence, and
@@ -33,7 +33,7 @@ def exists(path: str | Path) -> bool:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether a folder is there; raises like `exists`."""
+    """Return True if a folder exists; raises like `exists`."""
     mode = _mode(path)
     return mode is not None and stat.S_ISDIR(mode)
 

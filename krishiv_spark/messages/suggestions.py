@@ -54,6 +54,6 @@ def suggest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | Non
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """A question that names the nearest name, or what to say where none is near."""
+    """Return a question that contains the nearest name, or another text if no name is near."""
     near = suggest(name, known)
     return f"did you mean {near!r}?" if near else otherwise

@@ -251,7 +251,7 @@ class Options(LateModel):
     @classmethod
     def _read(cls, given: Mapping[str, str], format_name: str) -> Self:
         _refuse_table(given, cls._spellings(), format_name)
-        values, faults = cls._sorted_out(given, format_name)
+        values, faults = cls._classify(given, format_name)
         for fault in faults:
             raise OptionError(fault.text)
         return cls._build(values, format_name)
@@ -259,7 +259,7 @@ class Options(LateModel):
     @classmethod
     def faults(cls, given: Mapping[str, str], format_name: str) -> list[OptionFault]:
         """All that `parse` would refuse, for those who show it at once; nothing if it is right."""
-        values, faults = cls._sorted_out(given, format_name)
+        values, faults = cls._classify(given, format_name)
         keys = {cls._spellings().get(key.lower()): key for key in given}
         try:
             cls.model_validate(values, by_name=True, by_alias=False)
@@ -269,10 +269,10 @@ class Options(LateModel):
         return faults
 
     @classmethod
-    def _sorted_out(
+    def _classify(
         cls, given: Mapping[str, str], format_name: str
     ) -> tuple[dict[str, Any], list[OptionFault]]:
-        """What was given, by field; and what fits none."""
+        """Return the given values by field, and those that no field takes."""
         spellings = cls._spellings()
         values: dict[str, Any] = {}
         faults: list[OptionFault] = []
@@ -311,7 +311,7 @@ class Options(LateModel):
 
     @classmethod
     def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
-        """The keys, among some that `parse` takes, of options that hold what must not be shown.
+        """Return the keys, among some that `parse` takes, whose values must not be shown.
 
         Override to add those among the keys that a field gathers.
         """
@@ -338,14 +338,14 @@ class Options(LateModel):
 
     @classmethod
     def offered(cls) -> dict[str, str]:
-        """The options that users have: by the name that they write, the field."""
+        """Return the fields of the options for users, by the names of the options."""
         return {
             _written(cls, field): field for field in cls.model_fields if field not in cls.refuses
         }
 
     @classmethod
     def names(cls) -> list[str]:
-        """The names of all options as users write them."""
+        """Return the names of all options, as users write them."""
         return list(cls.offered())
 
     @classmethod
@@ -360,7 +360,7 @@ class Options(LateModel):
     @classmethod
     @lru_cache(maxsize=1024)  # each role of each epoch parses the same keys
     def _gatherer(cls, key: str) -> str | None:
-        """The field that gathers a key, unless the key is nearly one of a field of its own."""
+        """Return the field that collects a key, unless the key is nearly another field's name."""
         if suggest(key, cls._spellings(), likeness=0.93):
             return None
         return next((name for name, starts in cls.gathers.items() if key.startswith(starts)), None)
@@ -442,7 +442,7 @@ def _shown(model: type[Options], field: str, values: Mapping[str, Any]) -> str:
 
 
 def _is_secret(kind: object) -> bool:
-    """Whether a type is one of pydantic's secrets, is derived from one, or holds one."""
+    """Return True if a type is one of pydantic's secrets, is derived from one, or contains one."""
     bases = getattr(get_origin(kind) or kind, "__mro__", ())
     named = any("Secret" in base.__name__ for base in bases)
     return named or any(_is_secret(part) for part in get_args(kind))

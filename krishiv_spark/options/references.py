@@ -32,7 +32,7 @@ _REFERENCE = re.compile(r"(\$?)\$\{(\w+):([^}]*)\}")
 
 
 class Referenced(str):
-    """A value that was looked up. Pickles; is shown as what stands for it.
+    """A resolved value. Pickles; it is shown as its reference.
 
     Attributes:
         reference: What was written.
@@ -46,7 +46,7 @@ class Referenced(str):
     is_secret: bool | None
 
     def __new__(cls, text: str, reference: str, is_secret: bool | None = None) -> Self:
-        """A value and what was written for it."""
+        """Return a value with the reference that it resolves."""
         made = super().__new__(cls, text)
         made.reference, made.is_secret = reference, is_secret
         return made
@@ -59,7 +59,7 @@ class Referenced(str):
 
 
 def has_reference(text: str) -> bool:
-    """Whether a value names something that is to be looked up, or writes that it does not."""
+    """Return True if a value contains a reference, or an escaped one."""
     return isinstance(text, str) and next(_references_in(text), None) is not None
 
 
@@ -84,12 +84,12 @@ def read_small(file: Path) -> str:
 
 
 def variables(reference: str) -> list[str]:
-    """The names of the variables of the environment that a value names."""
+    """Return the environment variables that a value refers to."""
     return [m[3] for m in _references_in(reference) if m[2] == "env" and not m[1]]
 
 
 def resolved(text: str) -> str:
-    """A value with what its references stand for; itself if it has none, or was resolved before.
+    """Return a value with its references resolved; itself if it has none, or was resolved before.
 
     ``$${env:`` stands for ``${env:`` itself. Driver; tasks get what was found.
 
