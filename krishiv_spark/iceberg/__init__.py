@@ -1,1 +1,1 @@
-"""Apache Iceberg: what its source and sink share, over PyIceberg's catalogs."""
+"""Apache Iceberg: the parts that its source and its sink share, over PyIceberg's catalogs."""

@@ -1,8 +1,9 @@
-"""What is used of PyIceberg besides its public names. Here, and nowhere else, they are touched.
+"""The private names of PyIceberg that this package uses. No other module imports them.
 
-Subclasses override private methods too, which cannot be done from here: the catalogs (`sqlcatalog`,
-`rest`), and in `sinks.iceberg` the snapshot of an epoch (`epoch_snapshot`).
-``tests/unit/test_pyiceberg.py`` names all that is relied on.
+Subclasses override private methods too, which cannot be done from here: the catalogs
+(`guarded_catalog`, `sql_catalog`, `rest_catalog`, `glue_catalog`), and in `sinks.iceberg` the
+snapshot of an epoch (`epoch_snapshot`). ``tests/unit/test_pyiceberg.py`` names all
+that is relied on.
 """
 
 from __future__ import annotations
@@ -62,18 +63,18 @@ SnapshotProducer = _SnapshotProducer
 
 
 def read_configured_settings(catalog: str) -> dict[str, Any]:
-    """Settings of a catalog from PyIceberg's configuration file and its environment variables."""
+    """Return a catalog's settings in PyIceberg's configuration file and environment variables."""
     return dict(_ENV_CONFIG.get_catalog_config(catalog) or {})
 
 
 class ExactManifestCache(_ManifestCache):
-    """PyIceberg's cache of manifests by their paths, in which tables cannot change one another.
+    """A cache of manifests by path in which tables cannot change each other's manifests.
 
-    The list of another table may name the same path with other counts, or as another kind.
+    The manifest list of another table may name the same path with other counts, or as another kind.
     """
 
     def get_or_cache(self, manifest_file: ManifestFile) -> ManifestFile:
-        """Return an object for all lists that say the same of a manifest."""
+        """Return one object for all lists that have the same entry for a manifest."""
         found = super().get_or_cache(manifest_file)
         return found if found._data == manifest_file._data else manifest_file
 
@@ -81,28 +82,36 @@ class ExactManifestCache(_ManifestCache):
 def commit_once(
     table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...]
 ) -> None:
-    """Ask the catalog to take updates, if the table meets requirements: no second attempt.
+    """Send one commit to the catalog, without a second attempt.
 
-    A snapshot gets at least the time of the table's newest commit, see `commit_times`.
+    A snapshot gets at least the time of the table's newest commit (`raise_times`).
+
+    Args:
+        table: The table, as it was loaded for these updates.
+        updates: The updates.
+        requirements: Conditions that the table must meet for the commit.
+
+    Raises:
+        CommitFailedException: PyIceberg's, if a requirement is not met.
     """
     warn_of_clock(".".join(table.name()), table.metadata)
     table._do_commit(raise_times(table.metadata, updates), requirements)
 
 
 def remove_written(producer: SnapshotProducer[Any]) -> None:
-    """Remove the manifests and lists that were written for a snapshot which is in no table."""
+    """Delete the manifests and lists that were written for a snapshot which is in no table."""
     producer._clean_all_uncommitted()
 
 
 def merge_manifests(
     producer: SnapshotProducer[Any], manifests: Sequence[ManifestFile], target_bytes: int
 ) -> ManifestFile:
-    """One manifest with the entries of several, all of one partition spec.
+    """Write one manifest with the entries of several, all of one partition spec.
 
     Args:
-        producer: Of the snapshot that the new one is made for.
-        manifests: The old ones; at least two.
-        target_bytes: What PyIceberg's manager of merges is told of the size of manifests.
+        producer: Producer of the snapshot that gets the new manifest.
+        manifests: The old manifests; at least two.
+        target_bytes: Size of manifests that PyIceberg's merge manager aims at.
     """
     manager = _ManifestMergeManager(
         target_bytes, len(manifests), merge_enabled=True, snapshot_producer=producer
@@ -111,44 +120,44 @@ def merge_manifests(
 
 
 def copy_manifest(manifest: ManifestFile) -> ManifestFile:
-    """A manifest whose fields can be set; ``copy`` would share what is in it."""
+    """Return a copy of a manifest whose fields can be set; ``copy`` would share its record."""
     return ManifestFile(*manifest._data)
 
 
 def write_header(file: AvroOutputFile[Any]) -> None:
-    """Write what an Avro file begins with, to its encoder."""
+    """Write the header of an Avro file to its encoder."""
     file._write_header()
 
 
 def get_parent_ids(schema: Schema) -> dict[int, int]:
-    """By the id of a field inside of a struct, list or map, the id of the field around it."""
+    """Return the id of the enclosing field, by the id of each field in a struct, list or map."""
     return schema._lazy_id_to_parent
 
 
 def to_schema_without_ids(columns: pa.Schema) -> Schema:
-    """Arrow's columns as PyIceberg takes them for a new table: the ids mean nothing yet."""
+    """Convert Arrow's columns to the schema of a new table, whose field ids are placeholders."""
     return Catalog._convert_schema_if_needed(columns)
 
 
 def read_deleted_positions(io: FileIO, delete: DeleteFile) -> dict[str, pa.ChunkedArray]:
-    """The positions that a delete file names, by the path of their data file."""
+    """Return the positions that a delete file names, by the path of their data file."""
     from pyiceberg.io.pyarrow import _read_deletes
 
     return _read_deletes(io, delete)  # type: ignore[arg-type]  # it has the two fields that are read
 
 
 def count_written_bytes(writer: Any) -> int:
-    """How much a writer of Parquet has given to its file so far; 0 before its first batch."""
+    """Return the bytes that a writer of Parquet has written so far; 0 before its first batch."""
     stream = writer._fos
     return 0 if stream is None else int(stream.tell())
 
 
 def apply_updates(table: Table, updates: tuple[TableUpdate, ...]) -> TableMetadata:
-    """PyIceberg's ``update_table_metadata`` without the deep copy of the result.
+    """Return the metadata of a table with updates, as PyIceberg's ``update_table_metadata`` does.
 
-    Every update makes models and lists of its own, so that the table's metadata stays as it is.
-    Times do not go back, see `commit_times`: another commit may have come since the updates were
-    made.
+    The result is not a deep copy: every update creates new models and lists, so that the table's
+    metadata stays unchanged. Times do not go back (`raise_times`, `order_times`): another commit
+    may have come since the updates were created.
     """
     context = _TableMetadataUpdateContext()
     before = metadata = repair_times(".".join(table.name()), table.metadata)

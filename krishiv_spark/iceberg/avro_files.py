@@ -36,44 +36,44 @@ from krishiv_spark.iceberg.planning import UnreadableError
 if TYPE_CHECKING:
     from pyiceberg.io import InputStream
 
-__all__ = ["MAX_BLOCK_BYTES", "BoundedAvroFile", "bound_avro_files", "create_decompressor"]
+__all__ = ["BoundedAvroFile", "bound_avro_files", "create_decompressor"]
 
 MAX_FILE_BYTES = 256 * 2**20
-"""Largest manifest that is read. Writers begin another one at about 8 MB."""
+"""Largest manifest that is read. Writers start another one at about 8 MB."""
 
-# What a small file may have, and what a larger one may have for each byte. An entry names a file
-# that has a random name, its size and its rows: no compression makes less than 8 bytes of it.
+# Bytes and entries that any file may have, and that a larger one may have for each byte. An entry
+# has a random file name, a size and a count: no compression makes it smaller than 8 bytes.
 _FREE_BYTES, _MAX_RATIO = 32 * 2**20, 64
 _FREE_ENTRIES, _LEAST_BYTES_OF_ENTRY = 50_000, 4
 
 _MOST_ITEMS = 100_000
-"""Of a list or map in an entry: they have an item for each column or row group."""
+"""Most items of a list or map in an entry: they have an item for each column or row group."""
 
 _PIECE_BYTES = 4 * 2**20
 _LONGEST_NUMBER = 10
 _MOST_ZEROS = 2 * _MOST_ITEMS
 _NOT_SMALL = 0x81
-"""Bits of a byte that is more than a number, or a negative one."""
+"""Bits that a byte has if it is a negative number, or the first of several bytes of one."""
 
 _Decoder: Callable[[bytes], Any] = type(new_decoder(b""))
-"""PyIceberg's compiled decoder, or the other one if it is not there."""
+"""PyIceberg's compiled decoder, or the one in Python if that is not installed."""
 
 D = TypeVar("D", bound=StructProtocol)
 _Read = Callable[["AvroCursor"], Any]
 
 
 def bound_avro_files() -> None:
-    """Have PyIceberg read manifests and their lists by `BoundedAvroFile`. Driver.
+    """Make PyIceberg read manifests and their lists by `BoundedAvroFile`. Driver.
 
-    What the list of one table says of a manifest does not count for another one either.
+    Also separate the entries that lists of different tables have for one manifest.
     """
-    names = vars(manifest)  # where PyIceberg looks them up
+    names = vars(manifest)  # PyIceberg looks the names up there
     if names["AvroFile"] is not BoundedAvroFile:
         names |= {"AvroFile": BoundedAvroFile, "_manifest_cache": ExactManifestCache()}
 
 
 class BoundedAvroFile(AvroFile[D]):
-    """PyIceberg's reader of Avro files, for files that others may have written."""
+    """A reader of Avro files that other programs may have written, in PyIceberg's place."""
 
     __slots__ = ("_cursor", "_read", "_records", "_room")
 
@@ -82,7 +82,7 @@ class BoundedAvroFile(AvroFile[D]):
         """Open the file.
 
         Raises:
-            FileNotFoundError: If it is not there.
+            FileNotFoundError: If it is missing.
             UnreadableError: If it is damaged or too large.
         """
         with self.input_file.open() as stream, explain_avro_errors(self.input_file.location):
@@ -102,7 +102,7 @@ class BoundedAvroFile(AvroFile[D]):
         """Yield the records.
 
         Raises:
-            UnreadableError: If the file is damaged, or has more than it can honestly have.
+            UnreadableError: If the file is damaged, or has too much for its size.
         """
         read, cursor = self._read, self._cursor
         with explain_avro_errors(self.input_file.location):
@@ -142,10 +142,10 @@ def _read_whole(stream: InputStream) -> bytes:
 
 @contextmanager
 def explain_avro_errors(location: str) -> Iterator[None]:
-    """Turn what goes wrong with the content of a manifest into one of our errors.
+    """Convert errors of a manifest's content.
 
     Raises:
-        UnreadableError: With the location.
+        UnreadableError: With the location of the manifest.
     """
     try:
         yield
@@ -165,17 +165,17 @@ def explain_avro_errors(location: str) -> Iterator[None]:
 _ZSTD_PIECE_BYTES = 2**20
 
 MAX_BLOCK_BYTES = 256 * 2**20
-"""Most bytes of a block. Writers keep whole manifests at about 8 MB."""
+"""Largest block after decompression. Writers keep whole manifests at about 8 MB."""
 
 
 def create_decompressor(codec: str | None) -> Callable[[bytes, int], bytes]:
     """Return a function that decompresses a block of an Avro file, up to a number of bytes.
 
-    It raises OptionError if the block has more, or more than `MAX_BLOCK_BYTES`, and ValueError or
-    an error of the codec if it is damaged.
+    The function raises OptionError if the block has more bytes, or more than `MAX_BLOCK_BYTES`, and
+    ValueError or an error of the codec if it is damaged.
 
     Args:
-        codec: Its name in the header of the file; None for that of the Avro spec.
+        codec: Name in the header of the file; None for the spec's default, no compression.
 
     Raises:
         ValueError: If the codec is not known.
@@ -222,14 +222,14 @@ def _unzstd(data: bytes, max_bytes: int) -> bytes:
 
     found = bytearray()
     with ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
-        # In pieces: the reader asks at once for as much memory as it may return.
+        # In pieces, since the reader allocates as much memory as it may return.
         while piece := reader.read(min(_ZSTD_PIECE_BYTES, max_bytes - len(found))):
             found += piece
     return bytes(found)
 
 
 def _unsnap(data: bytes, max_bytes: int) -> bytes | None:
-    """Return the bytes; None if they are announced to be more, which takes memory at once."""
+    """Return the bytes; None if the block announces more, since the codec would allocate them."""
     announced = 0
     for position, byte in enumerate(data[:5]):
         announced |= (byte & 0x7F) << 7 * position
@@ -254,15 +254,15 @@ _INFLATERS: dict[str, Callable[[bytes, int], bytes | None]] = {
 class AvroCursor:
     """A position in bytes that are decoded; no function reads memory beyond their end.
 
-    PyIceberg's decoder gets zeros after the bytes. A number that ends too late ends at the first of
-    them, so that only lengths and counts must be checked before the decoder acts upon them; the
-    zeros that a record took for its values are noticed after it.
+    PyIceberg's decoder gets zeros after the bytes. A number that is cut off ends at the first zero,
+    so that only lengths and counts must be checked before the decoder uses them. A record that took
+    zeros for its values is detected after it.
 
     Attributes:
         data: The bytes.
-        size: How many there are.
-        decoder: PyIceberg's.
-        read_int: Its method.
+        size: Number of bytes.
+        decoder: PyIceberg's decoder of them.
+        read_int: The decoder's method, without a look-up for each number.
     """
 
     __slots__ = ("_stream", "data", "decoder", "read_int", "size")
@@ -300,7 +300,7 @@ class AvroCursor:
         return found
 
     def read_by(self, reader: nodes.Reader) -> Any:
-        """Return a value as one of PyIceberg's readers does, by its decoder that knows the end."""
+        """Return a value by one of PyIceberg's readers, with its decoder that checks the end."""
         if self._stream is None:
             self._stream = StreamingBinaryDecoder(self.data)
         start = self.decoder.tell()
@@ -310,17 +310,17 @@ class AvroCursor:
         return value
 
     def check(self) -> None:
-        """Refuse what was decoded from more bytes than there are.
+        """Refuse values that were decoded from beyond the end.
 
         Raises:
-            EOFError: If it was.
+            EOFError: If the position is beyond the end.
         """
         if self.decoder.tell() > self.size:
             raise EOFError
 
 
 def read_bytes(cursor: AvroCursor) -> bytes:
-    """Return bytes, whose length comes first."""
+    """Return bytes that follow their length."""
     return cursor.read(cursor.read_int())
 
 
@@ -328,11 +328,11 @@ def _read_text(cursor: AvroCursor) -> str:
     return cursor.read(cursor.read_int()).decode()
 
 
-def _counts(cursor: AvroCursor) -> Iterator[int]:
+def _read_counts(cursor: AvroCursor) -> Iterator[int]:
     """Yield the number of items of each block of a list or map."""
-    seen = 0
-    while count := _read_count(cursor, seen):
-        seen += count
+    total = 0
+    while count := _read_count(cursor, total):
+        total += count
         yield count
 
 
@@ -349,19 +349,19 @@ def _read_count(cursor: AvroCursor, before: int) -> int:
 
 def _read_int_list(cursor: AvroCursor) -> list[int]:
     found: list[int] = []
-    for count in _counts(cursor):
+    for count in _read_counts(cursor):
         found.extend(cursor.read_ints(count))
     return found
 
 
 def _read_int_map(cursor: AvroCursor) -> Mapping[int, int]:
-    count = seen = _read_count(cursor, 0)
+    count = total = _read_count(cursor, 0)
     if not count:
         return nodes.EMPTY_DICT
     parts = [cursor.read_ints(2 * count)]
-    while count := _read_count(cursor, seen):
+    while count := _read_count(cursor, total):
         parts.append(cursor.read_ints(2 * count))
-        seen += count
+        total += count
     return LazyDict(parts)
 
 
@@ -372,7 +372,7 @@ def _read_bytes_map(cursor: AvroCursor) -> dict[int, bytes]:
         start = pos = decoder.tell()
         for _ in range(count):
             key, size = data[pos], data[pos + 1]
-            # As nearly always, both have one byte each, and are not negative.
+            # Nearly always, key and size have one byte each and are not negative.
             if not (key | size) & _NOT_SMALL:
                 first = pos + 2
                 pos = first + (size >> 1)
@@ -391,10 +391,10 @@ def _read_bytes_map(cursor: AvroCursor) -> dict[int, bytes]:
 
 
 def compile_reader(reader: nodes.Reader) -> _Read:
-    """Return a function that does what a reader of PyIceberg does, with a `AvroCursor`."""
-    for kind, compiled in _COMPILERS.items():
+    """Return a function that reads an `AvroCursor` as a reader of PyIceberg does."""
+    for kind, compile_kind in _COMPILERS.items():
         if isinstance(reader, kind):
-            return compiled(reader)
+            return compile_kind(reader)
     return lambda cursor: cursor.read_by(reader)
 
 
@@ -408,7 +408,7 @@ def _compile_option(reader: nodes.OptionReader) -> _Read:
 
 
 def _compile_struct(reader: nodes.StructReader) -> _Read:
-    # Options and numbers are read here: a function for each would take as long as what it does.
+    # Options and numbers are read here: calling a function takes as long as reading them.
     fields: list[tuple[int | None, bool, _Read | None]] = []
     for position, field in reader.field_readers:
         is_option = isinstance(field, nodes.OptionReader)
@@ -451,7 +451,7 @@ def _compile_list(reader: nodes.ListReader) -> _Read:
     element = compile_reader(reader.element)
 
     def read(cursor: AvroCursor) -> list[Any]:
-        return [element(cursor) for count in _counts(cursor) for _ in range(count)]
+        return [element(cursor) for count in _read_counts(cursor) for _ in range(count)]
 
     return read
 
@@ -465,7 +465,7 @@ def _compile_map(reader: nodes.MapReader) -> _Read:
     key, value = compile_reader(reader.key), compile_reader(reader.value)
 
     def read(cursor: AvroCursor) -> dict[Any, Any]:
-        return {key(cursor): value(cursor) for count in _counts(cursor) for _ in range(count)}
+        return {key(cursor): value(cursor) for count in _read_counts(cursor) for _ in range(count)}
 
     return read
 

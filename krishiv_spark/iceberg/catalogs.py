@@ -3,7 +3,7 @@
 Catalogs are PyIceberg's. Without any setting of one, there is an embedded catalog: SQLite in the
 folder of the warehouse. Each catalog is guarded, so that its tables choose neither code nor hosts,
 and its client has timeouts. Only drivers open catalogs; workers get a `FileIO` that knows the
-object store and nothing of the catalog (`file_io.worker_io`).
+object store and nothing of the catalog (`create_worker_io`).
 
 The classes of catalogs are imported when a catalog is opened: that for REST brings ``requests``,
 whose import takes a tenth of a second in each process, that for SQL brings SQLAlchemy.
@@ -69,11 +69,11 @@ _BAD_SETTINGS = (
     "PartialCredentialsError",
     "ProfileNotFound",
 )
-"""Classes of errors that no repetition helps against; by name, to import no client for them."""
+"""Errors that another attempt does not cure; by name, to import no client for them."""
 
 
-_SECOND = ("IntegrityError", "OperationalError", "ProgrammingError")
-"""Errors of sqlalchemy: two processes make the tables of a new catalog, and one comes second."""
+_RACE_ERRORS = ("IntegrityError", "OperationalError", "ProgrammingError")
+"""Errors of SQLAlchemy if another process creates the tables of a new catalog at the same time."""
 
 _MOST_MOVES = 2
 
@@ -97,15 +97,15 @@ class CatalogFailedError(KrishivError):
 
 @contextlib.contextmanager
 def explain_catalog_errors(options: IcebergOptions, doing: str) -> Iterator[None]:
-    """Say what failed, where and why, without the credentials that errors of clients may show.
+    """Convert errors of catalogs, without the credentials that errors of clients may show.
 
     Args:
-        options: Whose catalog is asked.
-        doing: What was tried, as "open the catalog".
+        options: Options that specify the catalog.
+        doing: The action that may fail, as "open the catalog".
 
     Raises:
-        OptionError: If the settings are wrong: nothing helps but to change them.
-        SchemaError: If a table has what PyIceberg does not know, such as a column of type variant.
+        OptionError: If the settings are wrong: only changing them helps.
+        SchemaError: If PyIceberg does not know something in a table, such as the type variant.
         CatalogFailedError: In all other cases.
     """
     try:
@@ -116,25 +116,25 @@ def explain_catalog_errors(options: IcebergOptions, doing: str) -> Iterator[None
         raise_alone(CatalogFailedError(f"{FORMAT}: cannot {doing}: {why}"))
     except KrishivError:
         raise
-    except Exception as error:  # noqa: BLE001  clients of catalogs raise what they like
+    except Exception as error:  # noqa: BLE001  clients of catalogs raise any class
         name = type(error).__name__
-        told = f"{name}: {excerpt(str(error), options.secrets())}{_advice(error, options)}"
-        reason = options.redacted(_silence(error, options) or told)
+        text = f"{name}: {excerpt(str(error), options.secrets())}{_advise(error, options)}"
+        reason = options.redacted(_explain_silence(error, options) or text)
         text = f"{FORMAT}: cannot {doing} (catalog {options.catalog_name!r}): {reason}"
         if name == "ValidationError":  # of PyIceberg, where metadata cannot be read
             raise_alone(SchemaError(f"{text}. PyIceberg does not know every type, as variant"))
         kind = OptionError if name in _BAD_SETTINGS else CatalogFailedError
         forget_catalog(options)
-        raise_alone(kind(text))  # the cause's own text may show what was taken out of this one
+        raise_alone(kind(text))  # the text of a cause may show secrets that this one does not
 
 
-_OF_CONNECTIONS = ("ConnectTimeout", "ConnectionError", "ReadTimeout", "SSLError")
-"""Errors of requests, whose texts are made for those who write clients."""
+_CONNECTION_ERRORS = ("ConnectTimeout", "ConnectionError", "ReadTimeout", "SSLError")
+"""Errors of requests, whose texts are written for authors of clients."""
 
 
-def _silence(error: Exception, options: IcebergOptions) -> str | None:
-    """That a catalog does not answer, in words; None of other errors."""
-    if type(error).__name__ not in _OF_CONNECTIONS:
+def _explain_silence(error: Exception, options: IcebergOptions) -> str | None:
+    """Return the reason why a catalog does not respond; None for other errors."""
+    if type(error).__name__ not in _CONNECTION_ERRORS:
         return None
     to = urlsplit(options.catalog_properties().get("uri", ""))
     known = explain_connect_error(f"{to.scheme}://{to.netloc.rpartition('@')[2]}", str(error))
@@ -142,11 +142,11 @@ def _silence(error: Exception, options: IcebergOptions) -> str | None:
 
 
 _CODE = re.compile(r"AWS Error ([A-Z_]+)")
-"""As Amazon's SDK for C++ writes what other clients call ``NoSuchBucket``."""
+"""A code in an error of Amazon's SDK for C++, which writes ``NO_SUCH_BUCKET``."""
 
 
-def _advice(error: Exception, options: IcebergOptions) -> str:
-    """What is to be added to an error of the store in which a table is."""
+def _advise(error: Exception, options: IcebergOptions) -> str:
+    """Return the advice for an error of a table's store; empty without any."""
     if isinstance(error, FileNotFoundError):
         return describe_missing(str(error.filename or ""), options)
     code = _CODE.search(str(error)) if isinstance(error, OSError) else None
@@ -154,11 +154,11 @@ def _advice(error: Exception, options: IcebergOptions) -> str:
 
 
 def open_catalog(options: IcebergOptions, *, create: bool = False) -> Catalog:
-    """PyIceberg's catalog. Driver; one for each process and its settings.
+    """Open PyIceberg's catalog, or return the one that this process has open. Driver.
 
     Args:
-        options: The catalog's settings, which the table's options give.
-        create: Whether an embedded catalog is made if there is none.
+        options: Options that specify the catalog.
+        create: True to create an embedded catalog if there is none.
 
     Raises:
         OptionError: If the settings are wrong, or there is no embedded catalog.
@@ -168,13 +168,13 @@ def open_catalog(options: IcebergOptions, *, create: bool = False) -> Catalog:
     with explain_catalog_errors(options, "open the catalog"):
         if options.is_embedded:
             find_embedded(options.embedded_file, create=create)
-        key = _key(options)
+        key = _get_key(options)
         known = _CATALOGS.get(key)
         if known is not None and _is_replaced(known):
             forget_catalog(options)
             known = None
         if known is None:
-            known = _CATALOGS[key] = _opened(options, properties)
+            known = _CATALOGS[key] = _open(options, properties)
         return known
 
 
@@ -187,57 +187,57 @@ def _is_replaced(catalog: Catalog) -> bool:
 def forget_catalog(options: IcebergOptions) -> None:
     """Close a catalog's connections, so that the next ones are new. Driver; after each failure.
 
-    A connection whose SQL commit has failed stays inside of its transaction (SQLAlchemy's pool
-    does not roll it back): it shows what nobody else sees, and holds SQLite's lock.
+    A connection whose SQL commit has failed stays in its transaction (SQLAlchemy's pool does not
+    roll it back): it shows changes that no other process sees, and keeps SQLite's lock.
     """
-    catalog = _CATALOGS.pop(_key(options), None)
-    with contextlib.suppress(Exception):  # whatever is wrong with them, they are not used again
+    catalog = _CATALOGS.pop(_get_key(options), None)
+    with contextlib.suppress(Exception):  # the connections are not used again in any case
         if catalog is not None:
             catalog.close()
 
 
-def _key(options: IcebergOptions) -> _Key:
+def _get_key(options: IcebergOptions) -> _Key:
     from krishiv_spark.iceberg.file_access import FileAccess
 
     properties = tuple(sorted(options.catalog_properties().items()))
-    return os.getpid(), options.catalog_name, FileAccess.of(options), properties
+    return os.getpid(), options.catalog_name, FileAccess.from_options(options), properties
 
 
-def _opened(options: IcebergOptions, properties: dict[str, str]) -> Catalog:
+def _open(options: IcebergOptions, properties: dict[str, str]) -> Catalog:
     from krishiv_spark.iceberg._pyiceberg import read_configured_settings
     from krishiv_spark.iceberg.file_access import FileAccess
 
     name = options.catalog_name
     given = {**read_configured_settings(name), **properties}
-    return guard(_created(name, properties), FileAccess.of(options), given)
+    return guard(_create(name, properties), FileAccess.from_options(options), given)
 
 
-def _created(name: str, properties: dict[str, str]) -> Catalog:
-    robust = _robust(properties)
+def _create(name: str, properties: dict[str, str]) -> Catalog:
+    robust = _add_timeouts(properties)
     if is_postgresql(robust.get("uri", "")):
         check_connection(robust["uri"])
     try:
-        catalog = _loaded(name, robust)
+        catalog = _load(name, robust)
     except Exception as error:
-        if type(error).__name__ not in _SECOND:
+        if type(error).__name__ not in _RACE_ERRORS:
             raise
-        catalog = _loaded(name, robust)
+        catalog = _load(name, robust)
     if type(catalog).__name__ != "SqlCatalog":
         return catalog
     from krishiv_spark.iceberg.sql_catalog import CachingSqlCatalog
 
-    with contextlib.closing(catalog):  # PyIceberg has found out its settings
+    with contextlib.closing(catalog):  # only its settings are used, as PyIceberg resolved them
         return CachingSqlCatalog(name, **catalog.properties)
 
 
-def _loaded(name: str, properties: dict[str, str]) -> Catalog:
+def _load(name: str, properties: dict[str, str]) -> Catalog:
     from pyiceberg.catalog import load_catalog
 
     return load_catalog(name, **properties)
 
 
-def _robust(properties: dict[str, str]) -> dict[str, str]:
-    """Settings with which a catalog's client neither waits for ever nor trusts old connections.
+def _add_timeouts(properties: dict[str, str]) -> dict[str, str]:
+    """Return settings with which a catalog's client has timeouts and checks old connections.
 
     Without a type, PyIceberg takes http for REST, and names of databases for SQL.
     """
@@ -245,23 +245,24 @@ def _robust(properties: dict[str, str]) -> dict[str, str]:
     uri = "" if _CLASS in others else others.get("uri", "")
     kind = properties.get("type", "rest" if uri.startswith("http") else "").lower()
     # PyIceberg refuses a type beside a class.
-    if kind == "rest":  # there is no other way in than another class
+    if kind == "rest":  # only another class can set timeouts
         return {**others, _CLASS: f"{_ROOM}.rest_catalog.TimeoutRestCatalog"}
-    if kind == "glue" and find_spec("boto3") is not None:  # else PyIceberg says what is missing
+    if kind == "glue" and find_spec("boto3") is not None:  # otherwise PyIceberg's error names it
         return {**others, _CLASS: f"{_ROOM}.glue_catalog.TimeoutGlueCatalog"}
-    # No connection to a file is closed by somebody else.
+    # A connection to a file is closed by no other process.
     if uri.startswith("sqlite"):
         return properties
     if is_postgresql(uri):
         properties = {**properties, "uri": add_libpq_timeouts(uri)}
-    return {"pool_pre_ping": "true", **properties}  # of SQL catalogs; others do not look at it
+    return {"pool_pre_ping": "true", **properties}  # of SQL catalogs; others ignore it
 
 
 def open_table(options: IcebergOptions) -> Table:
-    """The table as it is now. Driver.
+    """Load the table in its current state. Driver.
 
     Raises:
-        OptionError: If there is none (one that is named nearly so is shown), or as `open_catalog`.
+        OptionError: If the table is missing (a similar name is suggested), the settings are wrong,
+            or there is no embedded catalog.
         CatalogFailedError: If the catalog cannot be reached, or the table's metadata not be read.
     """
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
@@ -275,14 +276,14 @@ def open_table(options: IcebergOptions) -> Table:
                 catalog = open_catalog(options)
                 return load_table(catalog, options)
         except (NoSuchTableError, NoSuchNamespaceError):
-            raise OptionError(_not_there(options, catalog)) from None
+            raise OptionError(_describe_missing_table(options, catalog)) from None
 
 
 def load_table(catalog: Catalog, options: IcebergOptions) -> Table:
-    """The table; the metadata file that a catalog names may be outdated and gone at once.
+    """Load the table again if the metadata file that the catalog named was deleted meanwhile.
 
     Raises:
-        NoSuchTableError: If there is none; likewise whatever else PyIceberg's catalogs raise.
+        NoSuchTableError: If it is missing. Other errors of PyIceberg's catalogs pass.
     """
     for _ in range(_MOST_MOVES):
         with contextlib.suppress(FileNotFoundError):
@@ -290,7 +291,7 @@ def load_table(catalog: Catalog, options: IcebergOptions) -> Table:
     return catalog.load_table(options.identifier)
 
 
-def _not_there(options: IcebergOptions, catalog: Catalog) -> str:
+def _describe_missing_table(options: IcebergOptions, catalog: Catalog) -> str:
     text = f"{FORMAT}: there is no table {options.table_name} in catalog {options.catalog_name!r}"
     known: list[str] = []
     with contextlib.suppress(Exception):  # a hint only
@@ -299,20 +300,20 @@ def _not_there(options: IcebergOptions, catalog: Catalog) -> str:
     if near:
         return f"{text}; did you mean {near!r}?"
     with contextlib.suppress(Exception):  # a hint only
-        text += _other_names(options, catalog)
+        text += _suggest_catalog_names(options, catalog)
     return text
 
 
-def _other_names(options: IcebergOptions, catalog: Catalog) -> str:
+def _suggest_catalog_names(options: IcebergOptions, catalog: Catalog) -> str:
     """Return a hint where a SQL catalog's database has tables under other names of catalogs."""
     if type(catalog).__name__ != "CachingSqlCatalog":
         return ""
     found: Any = catalog
-    having = found.names_with(options.identifier)
+    having = found.list_catalog_names(options.identifier)
     if having:
         names = " or ".join(map(repr, having))
         return f"; its database has this table in catalog {names}: give that as 'catalogName'"
-    others = [name for name in found.names_with() if name != options.catalog_name]
+    others = [name for name in found.list_catalog_names() if name != options.catalog_name]
     listed = ", ".join(map(repr, others))
     return (
         f"; its database has tables of other catalogs ('catalogName'): {listed}" if others else ""
@@ -323,12 +324,12 @@ def _other_names(options: IcebergOptions, catalog: Catalog) -> str:
 
 
 def guard(catalog: Catalog, access: FileAccess, given: Mapping[str, Any]) -> Catalog:
-    """Have a catalog of any class take no settings from its tables. Driver.
+    """Make a catalog of any class take no settings from its tables. Driver.
 
-    Catalogs that it has as attributes, as one that adds a cache to another, are guarded too.
+    Catalogs in its attributes are guarded too, for example of one that adds a cache to another.
 
     Args:
-        catalog: As PyIceberg has created it.
+        catalog: The catalog, as PyIceberg has created it.
         access: The user's options.
         given: The user's settings of the catalog, before a server added its own.
 
@@ -350,7 +351,7 @@ def guard(catalog: Catalog, access: FileAccess, given: Mapping[str, Any]) -> Cat
             "a subclass of pyiceberg.catalog.Catalog"
         )
     if not isinstance(catalog, GuardedCatalog):
-        catalog.__class__ = _guarded_class(type(catalog))
+        catalog.__class__ = _get_guarded_class(type(catalog))
         for inner in [one for one in vars(catalog).values() if isinstance(one, Catalog)]:
             guard(inner, access, given)
         if _is_rest(type(catalog)):
@@ -363,7 +364,7 @@ def guard(catalog: Catalog, access: FileAccess, given: Mapping[str, Any]) -> Cat
 
 
 @lru_cache(maxsize=16)
-def _guarded_class(kind: type[Catalog]) -> type[Catalog]:
+def _get_guarded_class(kind: type[Catalog]) -> type[Catalog]:
     return type(kind.__name__, (_find_mixin(kind), kind), {})
 
 
@@ -380,7 +381,7 @@ def _find_mixin(kind: type[Catalog]) -> type[GuardedCatalog]:
 
 
 def _is_rest(kind: type[Catalog]) -> bool:
-    # Without the module there is no class of it, nor one below it.
+    # As long as the module is not imported, there is no class of it and no subclass.
     module = sys.modules.get("pyiceberg.catalog.rest")
     return module is not None and issubclass(kind, module.RestCatalog)
 
@@ -394,36 +395,36 @@ def _is_rest(kind: type[Catalog]) -> bool:
 
 
 _CLIENTS = ("postgresql", "postgresql+psycopg", "postgresql+psycopg2")
-"""Schemes of URIs whose client is libpq, whose settings these are."""
+"""Schemes of URIs whose client is libpq."""
 
-_PATIENCE = {
+_LIBPQ_SETTINGS = {
     "connect_timeout": "8",  # seconds for each address of a host, logging in included
-    "tcp_user_timeout": "60000",  # ms until who confirms no packet is gone
-    "keepalives_idle": "20",  # seconds; next likewise for a client that only waits
+    "tcp_user_timeout": "60000",  # ms until a server that confirms no packet counts as lost
+    "keepalives_idle": "20",  # seconds; like the next, for a client that only waits
     "keepalives_interval": "10",
     "keepalives_count": "4",
 }
 
 
 def is_postgresql(uri: str) -> bool:
-    """Whether libpq is asked for this catalog."""
+    """Return True if libpq is the client of this URI."""
     return uri.partition("://")[0] in _CLIENTS
 
 
 def add_libpq_timeouts(uri: str) -> str:
-    """The address with all ends to patience that its user has not set, there or for libpq."""
+    """Return the URI with the timeouts that its user has not set, in it or for libpq."""
     given = parse_qs(urlsplit(uri).query, keep_blank_values=True)
     if "PGCONNECT_TIMEOUT" in os.environ:
         given["connect_timeout"] = []
-    new = "&".join(f"{key}={text}" for key, text in _PATIENCE.items() if key not in given)
+    new = "&".join(f"{key}={text}" for key, text in _LIBPQ_SETTINGS.items() if key not in given)
     return f"{uri}{'&' if '?' in uri else '?'}{new}"
 
 
 def check_connection(uri: str) -> None:
-    """Connect, once. Driver.
+    """Connect once. Driver.
 
     Raises:
-        sqlalchemy.exc.OperationalError: If nobody answers, or does not let us in.
+        sqlalchemy.exc.OperationalError: If the server does not respond, or refuses the login.
     """
     from sqlalchemy import NullPool, create_engine
 

@@ -62,12 +62,12 @@ def _newest_time_ms(metadata: TableMetadata) -> int:
 
 
 def _least_time_ms(metadata: TableMetadata) -> int:
-    """Return the time that the next commit gets at least, also if it repairs the end of a log."""
+    """Return the least time of the next commit, also if that repairs the end of a log."""
     logged: tuple[Any, ...] = (*metadata.snapshot_log[-1:], *metadata.metadata_log[-1:])
     is_in_order = not any(
         _goes_back([one.timestamp_ms, metadata.last_updated_ms]) for one in logged
     )
-    return _newest_time_ms(metadata if is_in_order else _ordered(metadata))
+    return _newest_time_ms(metadata if is_in_order else _order_logs(metadata))
 
 
 def get_aging_time_ms(metadata: TableMetadata) -> int:
@@ -77,7 +77,7 @@ def get_aging_time_ms(metadata: TableMetadata) -> int:
     one commit makes no snapshot old, neither in that commit nor in the next one.
 
     Args:
-        metadata: Of the table, before the commit.
+        metadata: Metadata of the table before the commit.
     """
     return min(_now_ms(), _newest_time_ms(metadata))
 
@@ -88,14 +88,14 @@ def raise_times(
     """Return the updates with snapshots that are not older than the table's newest commit.
 
     Args:
-        metadata: Of the table that the updates are for.
-        updates: Of one commit.
+        metadata: Metadata of the table before the updates.
+        updates: The updates of one commit.
     """
     least_ms = _least_time_ms(metadata)
-    return tuple(_raised(update, least_ms) for update in updates)
+    return tuple(_raise_time(update, least_ms) for update in updates)
 
 
-def _raised(update: TableUpdate, least_ms: int) -> TableUpdate:
+def _raise_time(update: TableUpdate, least_ms: int) -> TableUpdate:
     if not isinstance(update, AddSnapshotUpdate) or update.snapshot.timestamp_ms >= least_ms:
         return update
     snapshot = update.snapshot.model_copy(update={"timestamp_ms": least_ms})
@@ -128,10 +128,10 @@ def repair_times(name: str, metadata: TableMetadata) -> TableMetadata:
     change, as few of them as possible; no entry is removed, and no snapshot changes.
 
     Args:
-        name: Of the table, for the log.
-        metadata: Of the table, as a writer without this rule may have left them.
+        name: Name of the table, for the log.
+        metadata: Metadata of the table; a writer without this rule may have written it.
     """
-    ordered = _ordered(metadata)
+    ordered = _order_logs(metadata)
     if ordered is not metadata:
         _log.warning(
             "%s: the logs of table %s went back in time, so that Iceberg's libraries for Java and "
@@ -143,15 +143,15 @@ def repair_times(name: str, metadata: TableMetadata) -> TableMetadata:
     return ordered
 
 
-def _ordered(metadata: TableMetadata) -> TableMetadata:
+def _order_logs(metadata: TableMetadata) -> TableMetadata:
     last_ms, changed = metadata.last_updated_ms, {}
     for field in ("snapshot_log", "metadata_log"):
         entries: Sequence[Any] = getattr(metadata, field)
         times = [*(entry.timestamp_ms for entry in entries), last_ms]
-        # Nearly always, and spares a step in Python for each of up to 10 000 entries.
+        # Nearly always in order, which avoids a step in Python for each of up to 10 000 entries.
         if times == sorted(times) or not _goes_back(times):
             continue
-        *ordered, last_ms = _in_order(times)
+        *ordered, last_ms = _sort_times(times)
         changed[field] = [
             entry.model_copy(update={"timestamp_ms": moment})
             for entry, moment in zip(entries, ordered, strict=True)
@@ -165,7 +165,7 @@ def _goes_back(times: Sequence[int]) -> bool:
     return any(later - earlier < -_TOLERANCE_MS for earlier, later in pairwise(times))
 
 
-def _in_order(times: Sequence[int]) -> list[int]:
+def _sort_times(times: Sequence[int]) -> list[int]:
     """Return times that never decrease, and as many of the given ones as either direction keeps."""
     lowered = list(accumulate(reversed(times), min))[::-1]  # one clock was ahead
     raised = list(accumulate(times, max))  # one clock was behind
@@ -201,18 +201,18 @@ def _now_ms() -> int:
 
 
 def check_expiry(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> None:
-    """Refuse to expire snapshots that have got a name.
+    """Refuse to expire snapshots that have a name.
 
     Args:
-        metadata: Of the table as it is now.
-        updates: What is to be done to it.
+        metadata: Metadata of the table, as the commit compares it.
+        updates: The updates of the commit.
 
     Raises:
         CommitFailedException: If a branch or a tag needs one of them.
     """
     removing = [update for update in updates if isinstance(update, RemoveSnapshotsUpdate)]
-    gone = {number for update in removing for number in update.snapshot_ids}
-    if gone and (kept := gone.intersection(find_named_ids(metadata))):
+    expiring = {number for update in removing for number in update.snapshot_ids}
+    if expiring and (kept := expiring.intersection(find_named_ids(metadata))):
         numbers = ", ".join(map(str, sorted(kept)))
         raise CommitFailedException(
             f"Requirement failed: a branch or a tag needs snapshots that were to expire: {numbers}"
@@ -220,12 +220,12 @@ def check_expiry(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> Non
 
 
 def find_named_ids(metadata: TableMetadata) -> Iterator[int]:
-    """Ids of the snapshots that branches but the main one, and tags, need."""
+    """Yield the ids of the snapshots that tags, and branches except the main one, need."""
     by_id: dict[int, Snapshot] = {}
     for name, reference in metadata.refs.items():
         if name == MAIN_BRANCH:
             continue
         by_id = by_id or {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
         is_branch = reference.snapshot_ref_type == "branch"
-        line = iterate_ancestors(by_id, reference.snapshot_id)
-        yield from (one.snapshot_id for one in islice(line, None if is_branch else 1))
+        ancestors = iterate_ancestors(by_id, reference.snapshot_id)
+        yield from (one.snapshot_id for one in islice(ancestors, None if is_branch else 1))

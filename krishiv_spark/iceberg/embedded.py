@@ -46,7 +46,6 @@ __all__ = [
     "find_table_folders",
     "get_catalog_file",
     "parse_sqlite_uri",
-    "read_destination",
     "record_catalog",
 ]
 
@@ -57,7 +56,7 @@ _NETWORK = frozenset(
     | {f"fuse.{name}" for name in ("blobfuse", "blobfuse2", "davfs", "gcsfuse", "goofys")}
     | {f"fuse.{name}" for name in ("mount-s3", "rclone", "s3fs", "sshfs")}
 )
-"""Kinds of file systems, as Linux names them."""
+"""Network file systems, as Linux names their kinds."""
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _SQLITE = re.compile(r"sqlite(?:\+\w+)?:///([^?]+)(?:\?(.*))?", re.DOTALL)
@@ -78,9 +77,9 @@ which may come from a reference to a secret, as the whole of 'catalog.uri' may."
 _RECORD = b"A catalog in SQLite that this query has used; its name is the SHA-256 of the path.\n"
 
 _recorded: LruCache[SparkCheckpoint, tuple[str, _Identity | None]] = LruCache(256)
-"""By checkpoint, the record that this process has read or written last, and of which file.
+"""By checkpoint, the record that this process has read or written last, and the file's identity.
 
-A warehouse and a checkpoint that were deleted together, and made again, are recorded again."""
+A warehouse and a checkpoint that were deleted together and recreated are recorded again."""
 
 
 class CatalogReplacedError(OSError):
@@ -91,13 +90,13 @@ class CatalogReplacedError(OSError):
 
 
 class CatalogFile(NamedTuple):
-    """The file of a catalog in SQLite, as it was when connections to it were opened. Driver.
+    """The identity of a catalog's file in SQLite when connections to it were opened. Driver.
 
-    The number of a file is not given to another one as long as a connection has it open.
+    The number of a file is not reused as long as a connection has the file open.
 
     Attributes:
-        path: Of the file, as SQLite is given it.
-        identity: Device and number; None if there is no file, as of ``:memory:``.
+        path: Path of the file, as SQLite gets it.
+        identity: Device and number; None if there is no file, as for ``:memory:``.
     """
 
     path: str
@@ -106,14 +105,14 @@ class CatalogFile(NamedTuple):
     @classmethod
     def at(cls, path: str) -> CatalogFile:
         """Return the file that a path leads to now."""
-        return cls(path, _identity_of(path))
+        return cls(path, _get_identity(path))
 
     def is_replaced(self) -> bool:
         """Return True if the path leads to another file now, or to none. Costs one ``stat``."""
-        return _identity_of(self.path) != self.identity
+        return _get_identity(self.path) != self.identity
 
     def check(self) -> None:
-        """Raise an error if the path leads elsewhere.
+        """Raise an error if the path leads to another file.
 
         Raises:
             CatalogReplacedError: If it does.
@@ -126,7 +125,7 @@ class CatalogFile(NamedTuple):
             )
 
 
-def _identity_of(path: str | Path) -> _Identity | None:
+def _get_identity(path: str | Path) -> _Identity | None:
     """Return the device and the number of a file; None if there is none."""
     try:
         found = os.stat(path)
@@ -136,7 +135,7 @@ def _identity_of(path: str | Path) -> _Identity | None:
 
 
 def parse_sqlite_uri(uri: str) -> str | None:
-    """Return the path in an address of SQLite, as SQLAlchemy has it.
+    """Return the path in a URI of SQLite, as SQLAlchemy parses it.
 
     Returns:
         None for other databases, and for one in memory.
@@ -152,29 +151,33 @@ def parse_sqlite_uri(uri: str) -> str | None:
 
 
 def get_catalog_file(table: Table) -> CatalogFile | None:
-    """Return the file of the catalog that has loaded a table; None where it is no file."""
+    """Return the file of the catalog that has loaded a table; None if it is not in SQLite."""
     found = getattr(table.catalog, "catalog_file", None)
     return found if isinstance(found, CatalogFile) else None
 
 
 def find_embedded(file: Path, *, create: bool) -> None:
-    """Look whether the catalog is there, or make its folder.
+    """Check that the catalog exists, or create its folder.
+
+    Args:
+        file: The embedded catalog.
+        create: True if a missing catalog may be created.
 
     Raises:
-        OptionError: If it is not there and none is to be made, its folder is that of a table, or
+        OptionError: If it is missing and must not be created, its folder is that of a table, or
             the warehouse was relocated.
     """
-    is_there = file.is_file()
-    if not is_there:
+    exists = file.is_file()
+    if not exists:
         check_not_relocated(file)
-    if not is_there and _is_table(file.parent):
+    if not exists and _is_table(file.parent):
         raise OptionError(
             f"{FORMAT}: {file.parent} is the folder of one table, and tables are found by their "
             f"catalog. {REGISTER}"
         )
     if create:
         file.parent.mkdir(parents=True, exist_ok=True)
-    elif not is_there:
+    elif not exists:
         raise OptionError(
             f"{FORMAT}: there is no catalog {file}: 'warehouse' must be the folder that tables "
             "were written with, or give 'catalog.*' for another catalog"
@@ -185,10 +188,10 @@ def check_not_relocated(file: Path) -> None:
     """Refuse a warehouse that `krishiv-spark iceberg relocate` has moved.
 
     Args:
-        file: The embedded catalog, which is not there.
+        file: The embedded catalog, which is missing.
 
     Raises:
-        OptionError: If it was moved.
+        OptionError: If the warehouse was moved.
     """
     destination = read_destination(file.parent)
     if destination is not None:
@@ -199,19 +202,20 @@ def check_not_relocated(file: Path) -> None:
 
 
 def _is_table(folder: Path) -> bool:
-    """Return True for the folder of a table, as Hadoop's catalogs have it."""
+    """Return True for the folder of a table in the layout of Hadoop's catalogs."""
     return next(folder.glob("metadata/*.metadata.json"), None) is not None
 
 
 def check_locks(options: IcebergOptions) -> None:
-    """Refuse an embedded catalog on a network file system; warn of one that is named. Planner.
+    """Refuse an embedded catalog on a network file system; warn of one that 'catalog.uri' names.
 
-    Where the kind of a file system is not known, as on systems other than Linux, nothing is said.
+    Planner. Does nothing where the kind of the file system is unknown, as on systems other than
+    Linux.
 
     Raises:
         OptionError: If two drivers cannot be kept apart.
     """
-    file = _file_of(options)
+    file = _get_sqlite_file(options)
     if file is None:
         return
     mount = find_mount(str(file), _MOUNTS)
@@ -219,11 +223,11 @@ def check_locks(options: IcebergOptions) -> None:
         return
     reason = (
         f"{FORMAT}: the catalog {file} is on a network file system ({mount.kind}, mounted at "
-        f"{mount.place}), whose locks SQLite cannot rely on: with drivers on two machines, a "
+        f"{mount.folder}), whose locks SQLite cannot rely on: with drivers on two machines, a "
         "commit may be lost"
     )
     if not options.is_embedded:
-        _warn(f"{reason}; only one machine may ever open it")
+        _warn_once(f"{reason}; only one machine may ever open it")
         return
     raise OptionError(
         f"{reason}. Tables may stay there; give another catalog, such as 'catalog.uri' = "
@@ -232,7 +236,7 @@ def check_locks(options: IcebergOptions) -> None:
     )
 
 
-def _file_of(options: IcebergOptions) -> Path | None:
+def _get_sqlite_file(options: IcebergOptions) -> Path | None:
     """Return the file of a catalog in SQLite, embedded or named; None for another catalog."""
     if options.is_embedded:
         return options.embedded_file
@@ -243,17 +247,17 @@ def _file_of(options: IcebergOptions) -> Path | None:
 def check_present(options: IcebergOptions, checkpoint: SparkCheckpoint | None) -> None:
     """Refuse to create a catalog in SQLite where the query has used one before. Planner.
 
-    A mount that is away leaves its empty folder: a new catalog there, and a new table in it, would
-    take the rows and be hidden as soon as the mount is back. Costs nothing where the file is there.
+    A missing mount leaves its empty folder: a new catalog there, and a new table in it, would get
+    the rows and be hidden as soon as the mount is back. Costs nothing if the file exists.
 
     Raises:
-        OptionError: If the file is away, and the checkpoint has its record.
+        OptionError: If the file is missing, and the checkpoint has its record.
         StorageError: If the record cannot be read.
     """
-    file = _file_of(options)
+    file = _get_sqlite_file(options)
     if checkpoint is None or file is None or file.is_file():
         return
-    name = _name_of_record(file)
+    name = _get_record_name(file)
     if read_destination(file.parent) is not None:
         return  # `find_embedded` names the new warehouse
     if checkpoint.folder(_RECORDS).read(name) is not None:
@@ -269,18 +273,18 @@ def check_present(options: IcebergOptions, checkpoint: SparkCheckpoint | None) -
 
 
 def record_catalog(options: IcebergOptions, checkpoint: SparkCheckpoint | None) -> None:
-    """Store in the checkpoint which catalog in SQLite its query uses, once. Planner.
+    """Record in the checkpoint that its query uses this catalog in SQLite, once. Planner.
 
-    A checkpoint that cannot be written keeps its query, which is then not protected by
+    If the checkpoint cannot be written, the query continues without the protection of
     `check_present`: that is logged.
     """
-    file = _file_of(options)
+    file = _get_sqlite_file(options)
     if checkpoint is None or file is None:
         return
-    name = _name_of_record(file)
-    recorded = name, _identity_of(file)
+    name = _get_record_name(file)
+    recorded = name, _get_identity(file)
     if recorded[1] is None:
-        return  # a file that is never there cannot be away
+        return  # without a file, none can be missing later
     if _recorded.get(checkpoint) == recorded:
         return
     folder = checkpoint.folder(_RECORDS)
@@ -299,65 +303,69 @@ def record_catalog(options: IcebergOptions, checkpoint: SparkCheckpoint | None) 
     _recorded.put(checkpoint, recorded)
 
 
-def _name_of_record(file: Path) -> str:
+def _get_record_name(file: Path) -> str:
     return hashlib.sha256(os.path.abspath(file).encode()).hexdigest()[:32]
 
 
 @lru_cache(maxsize=64)
-def _warn(text: str) -> None:
-    """Say something once in a process."""
+def _warn_once(text: str) -> None:
+    """Log a warning once in a process."""
     _log.warning("%s", text)
 
 
 class Mount(NamedTuple):
-    """Where a file system is mounted, and what kind it is."""
+    """A mounted file system.
 
-    place: str
+    Attributes:
+        folder: The folder at which it is mounted.
+        kind: Kind of the file system, as Linux names it.
+    """
+
+    folder: str
     kind: str
 
 
 def find_mount(path: str, table: Path = _MOUNTS) -> Mount | None:
-    """The file system of a path, which need not be there yet; None if it is not known.
+    """Return the file system of a path, which may not exist yet; None if it is unknown.
 
     Args:
-        path: Absolute, or relative to the current folder.
-        table: What is mounted, as Linux tells it (``proc_pid_mountinfo(5)``).
+        path: Absolute path, or relative to the current folder.
+        table: Linux's list of mounts (``proc_pid_mountinfo(5)``).
     """
     try:
         lines = table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
     real = f"{os.path.realpath(path)}/"
-    later_first = (
-        _parsed(line) for line in reversed(lines)
-    )  # of two at one place it hides the other
-    holding = (one for one in later_first if real.startswith(f"{one.place.rstrip('/')}/"))
-    return max(holding, key=lambda mount: len(mount.place), default=None)
+    # Of two mounts at one folder, the later one hides the other.
+    later_first = (_parse_mount(line) for line in reversed(lines))
+    holding = (one for one in later_first if real.startswith(f"{one.folder.rstrip('/')}/"))
+    return max(holding, key=lambda mount: len(mount.folder), default=None)
 
 
-def _parsed(line: str) -> Mount:
-    known, _, last = line.partition(" - ")
-    # Spaces, tabs and backslashes stand there in octal.
-    place = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), known.split()[4])
-    return Mount(place, last.split()[0])
+def _parse_mount(line: str) -> Mount:
+    first, _, last = line.partition(" - ")
+    # Spaces, tabs and backslashes are written in octal.
+    folder = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), first.split()[4])
+    return Mount(folder, last.split()[0])
 
 
 # --- moved warehouses
 
 
 RELOCATED = "catalog.db.relocated"
-"""Of a warehouse that `krishiv-spark iceberg relocate` has moved: a file that names the new one."""
+"""A file in a warehouse that `krishiv-spark iceberg relocate` has moved: names the new folder."""
 
 _MOST_BYTES = 4096
 
 
 def find_table_folders(warehouse: str, location: str, usual: str) -> Iterator[str]:
-    """Return the folders that a table may have in a warehouse, the likeliest first.
+    """Yield the folders that a table may have in a warehouse, the likeliest first.
 
     Args:
-        warehouse: A folder of a disk.
-        location: The table's path, as its metadata has it.
-        usual: The path of a new table of its name, below the warehouse.
+        warehouse: A folder on a disk.
+        location: The table's path, as its metadata contains it.
+        usual: Path below the warehouse of a new table of this name.
     """
     parts = [part for part in location.split("/") if part]
     paths = [usual, *("/".join(parts[first:]) for first in range(len(parts)))]
@@ -366,20 +374,20 @@ def find_table_folders(warehouse: str, location: str, usual: str) -> Iterator[st
 
 
 def describe_missing(missing: str, options: IcebergOptions) -> str:
-    """Return the reason why a file that a catalog names is not there, and what to do.
+    """Return the reason why a file that a catalog names is missing, and what to do.
 
     Args:
         missing: The file, as an error of the file system names it.
-        options: Name the catalog.
+        options: Options that specify the catalog.
     """
     from krishiv_spark.iceberg.file_access import Location
 
     text = ": the catalog names it, but it does not exist"
-    place = Location.parse(missing)
+    location = Location.parse(missing)
     warehouse = options.catalog_properties().get("warehouse", "")
-    if place.store != "disk" or not warehouse.startswith("/"):
+    if location.store != "disk" or not warehouse.startswith("/"):
         return f"{text}. Was it removed, or is that another store?"
-    parts = [part for part in place.path.split("/") if part]
+    parts = [part for part in location.path.split("/") if part]
     for first in range(1, len(parts)):
         rest = "/".join(parts[first:])
         if os.path.isfile(f"{warehouse}/{rest}"):

@@ -41,13 +41,10 @@ if TYPE_CHECKING:
     from krishiv_spark.iceberg.options import IcebergOptions
 
 __all__ = [
-    "PROVIDER",
     "FileAccess",
     "Location",
     "TableAccess",
     "Within",
-    "find_ignored",
-    "find_secrets",
     "keep_store_settings",
     "keep_users_choices",
     "merge_vended",
@@ -87,7 +84,7 @@ _PATHS = ("write.data.path", "write.metadata.path")
 
 
 def is_class_setting(key: str) -> bool:
-    """Return True if PyIceberg imports and calls what this setting names."""
+    """Return True if this setting names a class that PyIceberg imports and calls."""
     return key.endswith(("-impl", ".impl"))
 
 
@@ -103,25 +100,25 @@ _KINDS = {
 _BUCKETS = frozenset({"s3", "gcs"})
 """Stores whose URLs name a bucket, and whose host only settings choose."""
 
-# Names of buckets, also outdated ones, and Amazon's ARNs of access points. Clients write the name
-# in front of the endpoint's host, and obstore panics if that makes no host.
+# Names of buckets, also of outdated forms, and Amazon's ARNs of access points. Clients put the name
+# before the endpoint's host, and obstore panics if the result is not a host.
 _BUCKET = re.compile(r"[A-Za-z0-9._:-]+")
 _DEFAULT_PORT = ":8020"
-"""Of HDFS: with it and without it, a URL names the same NameNode."""
+"""The default port of HDFS: with it and without it, a URL names the same NameNode."""
 
-# Clients of stores remove or convert these, or end the path there, each by rules of its own.
+# Clients of stores remove or convert these, or end the path there, by different rules.
 _AMBIGUOUS = re.compile(r"[\x00-\x1f\x7f\\]")
 _AMBIGUOUS_IN_URL = re.compile(r"[?#]")
 
 
 class Location(NamedTuple):
-    """A location as its store understands it.
+    """A location as its store interprets it, however a table's metadata writes it.
 
     Attributes:
         store: Kind of the store; all schemes of one kind are the same.
         host: The host that the location chooses; empty if only settings choose it.
         path: Absolute, with the bucket or container as its first part.
-        is_plain: True if all clients of the store understand the path in the same way.
+        is_plain: True if all clients of the store interpret the path in the same way.
     """
 
     store: str
@@ -134,7 +131,7 @@ class Location(NamedTuple):
         """Parse a URL or a path of a disk, as PyIceberg does: a URL ends at ``?`` or ``#``.
 
         Raises:
-            OptionError: If it is no URL, or names what cannot be a bucket.
+            OptionError: If it is not a URL, or its bucket has a name that no bucket can have.
         """
         try:
             url = urlsplit(text)
@@ -160,10 +157,10 @@ class Location(NamedTuple):
         return cls(store, url.netloc.lower().removesuffix(_DEFAULT_PORT), url.path, is_plain)
 
     def is_below(self, folder: Location) -> bool:
-        """Return True if this is inside of a folder, links of a disk followed.
+        """Return True if this is inside of a folder; links on a disk are followed.
 
-        A path that clients of a store understand differently is inside of none, such as one that
-        has a part ``..``.
+        A path that clients of a store interpret differently is inside of no folder, such as one
+        with a part ``..``.
         """
         if not (self.is_plain and folder.is_plain) or (self.store, self.host) != (
             folder.store,
@@ -188,51 +185,54 @@ def merge_vended(
     that the user specified stay, and classes are the user's alone.
 
     Args:
-        settings: Of the catalog's client, with those of the server.
-        vended: Of ``loadTable``: ``config`` and the storage credentials.
-        given: The user's.
+        settings: Settings of the catalog's client, with those of the server.
+        vended: ``config`` and the storage credentials of ``loadTable``.
+        given: The user's settings.
     """
-    return {**settings, **{key: text for key, text in vended.items() if _is_open(given, key)}}
+    return {
+        **settings,
+        **{key: text for key, text in vended.items() if _may_catalog_choose(given, key)},
+    }
 
 
 def keep_users_choices(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove what a catalog's server must not choose from the settings of its client.
+    """Return a client's settings without those that the catalog's server must not choose.
 
-    These are classes, and hosts where the user specified one. Nested settings are those of logins
-    and of TLS: a login may name a class too.
+    These are classes, and hosts that the user specified. Nested settings are those of logins and of
+    TLS: a login may name a class too.
 
     Args:
-        settings: Of the client, with those of the server.
-        given: The user's.
+        settings: Settings of the client, with those of the server.
+        given: The user's settings.
     """
     chosen = {key: value for key, value in given.items() if key in _HOSTS or is_class_setting(key)}
     others = {
         key: value
         for key, value in settings.items()
-        if key in given or (isinstance(value, str) and _is_open(given, key))
+        if key in given or (isinstance(value, str) and _may_catalog_choose(given, key))
     }
     return {**others, **chosen}
 
 
-def _is_open(given: Mapping[str, Any], key: str) -> bool:
-    """Return True if a catalog may choose this setting: no class, and no host of the user's."""
+def _may_catalog_choose(given: Mapping[str, Any], key: str) -> bool:
+    """Return True if a catalog may choose this setting: no class, no host that the user chose."""
     return not is_class_setting(key) and not (key in _HOSTS and _is_specified(given, key))
 
 
 def _is_specified(given: Mapping[str, Any], key: str) -> bool:
-    """Return True if the user chose this host, by PyIceberg's name or by ours."""
-    ours = {"s3.endpoint": "endpoint", "s3.proxy-uri": "proxy"}.get(key)
+    """Return True if the user chose this host, by PyIceberg's name or by krishiv-spark's."""
+    option = {"s3.endpoint": "endpoint", "s3.proxy-uri": "proxy"}.get(key)
     return key in given or (
-        ours is not None
+        option is not None
         and any(
-            name.lower().startswith(f"{PREFIX}s3.") and name.lower().endswith(f".{ours}")
+            name.lower().startswith(f"{PREFIX}s3.") and name.lower().endswith(f".{option}")
             for name in given
         )
     )
 
 
 def keep_store_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a worker needs to reach files; none of them is the catalog's."""
+    """Return the settings that a worker needs to reach files, without those of the catalog."""
     needed = (*_STORES, _IO_CLASS, PREFIX)
     return {key: text for key, text in settings.items() if key.lower().startswith(needed)}
 
@@ -248,7 +248,7 @@ def find_ignored(properties: Mapping[str, str], access: FileAccess) -> list[str]
 
 
 def warn_of_ignored(name: str, metadata: TableMetadata, access: FileAccess) -> None:
-    """Log, once in a process for each table, which of its properties are ignored. Driver."""
+    """Log the properties of a table that are ignored, once per table and process. Driver."""
     if ignored := find_ignored(metadata.properties, access):
         warn_once(
             _log,
@@ -288,12 +288,12 @@ class FileAccess:
     max_metadata_bytes: int = MAX_METADATA_BYTES
 
     @classmethod
-    def of(cls, options: IcebergOptions) -> FileAccess:
-        """Return what the options of a source or a sink specify."""
+    def from_options(cls, options: IcebergOptions) -> FileAccess:
+        """Return the rules that the options of a source or a sink specify."""
         own: Mapping[str, str] = getattr(options, "table_properties", {})
         folders = (getattr(options, "location", None), *(own.get(key) for key in _PATHS))
         return cls(
-            _location_in(options.catalog_properties()),
+            _find_warehouse(options.catalog_properties()),
             options.data_files_within,
             own.get(PROVIDER),
             tuple(folder for folder in folders if folder is not None),
@@ -306,19 +306,19 @@ class FileAccess:
         """Return the rules for the files of one table.
 
         Args:
-            metadata: Of the table.
-            metadata_location: The location of its metadata file, which the catalog named; empty
+            metadata: Metadata of the table.
+            metadata_location: The location of its metadata file, as the catalog names it; empty
                 if the catalog names none.
-            settings: By which files are reached.
+            settings: Settings by which files are reached.
         """
         access = self._with_warehouse(settings)
         trusted = filter(None, (metadata_location, access.warehouse, *access.folders))
-        named = ("adls.account-name", "adls.connection-string")
-        account = any(settings.get(name) for name in named)
+        accounts = ("adls.account-name", "adls.connection-string")
+        has_account = any(settings.get(name) for name in accounts)
         return TableAccess(
             table=metadata.location,
             trusted=tuple(Location.parse(text) for text in trusted),
-            chosen_stores=frozenset({"azure"} if account else ()),
+            chosen_stores=frozenset({"azure"} if has_account else ()),
             access=access,
         )
 
@@ -330,8 +330,8 @@ class FileAccess:
         shows which host the user means; without one, and with one on a disk, the catalog decides.
 
         Args:
-            location: As the catalog names it.
-            settings: Of the catalog's client.
+            location: Location of the file, as the catalog names it.
+            settings: Settings of the catalog's client.
 
         Raises:
             OptionError: If it is on another host, or on a disk.
@@ -341,8 +341,10 @@ class FileAccess:
             return
         found = Location.parse(location)
         own = [Location.parse(folder) for folder in (access.warehouse, *access.folders)]
-        is_open = own[0].store == "disk" or (found.store != "disk" and not found.host)
-        if not is_open and all((found.store, found.host) != (one.store, one.host) for one in own):
+        is_accepted = own[0].store == "disk" or (found.store != "disk" and not found.host)
+        if not is_accepted and all(
+            (found.store, found.host) != (one.store, one.host) for one in own
+        ):
             raise OptionError(
                 f"{FORMAT}: the catalog names the metadata file {location!r}, which is not in the "
                 f"store of the warehouse {access.warehouse!r}. It was not opened. If the table is "
@@ -350,24 +352,24 @@ class FileAccess:
             )
 
     def _with_warehouse(self, settings: Mapping[str, Any]) -> FileAccess:
-        """Return this with the catalog's warehouse if the options specify none."""
-        return self if self.warehouse else replace(self, warehouse=_location_in(settings))
+        """Return a copy with the catalog's warehouse, if the options specify none."""
+        return self if self.warehouse else replace(self, warehouse=_find_warehouse(settings))
 
 
-def _location_in(settings: Mapping[str, Any]) -> str | None:
-    """Return the warehouse of a catalog if it is a location, and not a name that it knows."""
+def _find_warehouse(settings: Mapping[str, Any]) -> str | None:
+    """Return the warehouse of a catalog; None if it is a name and not a location."""
     found = settings.get("warehouse")
     return found if isinstance(found, str) and (":/" in found or found.startswith("/")) else None
 
 
 @dataclass(frozen=True)
 class TableAccess:
-    """The rules for the files of one table; travels to the tasks.
+    """The rules for the files of one table, in the driver and in tasks; pickles.
 
     Attributes:
         table: Location of the table.
-        trusted: Locations that the user or the catalog named: their hosts may be asked.
-        chosen_stores: Stores whose host the user's settings choose, whatever a location contains.
+        trusted: Locations that the user or the catalog named: requests may go to their hosts.
+        chosen_stores: Stores whose host the user's settings choose, regardless of a location.
         access: The user's options.
     """
 
@@ -387,7 +389,7 @@ class TableAccess:
             text: Location of the file, as the metadata contains it.
 
         Raises:
-            OptionError: If it is outside.
+            OptionError: If it is outside of the allowed locations.
         """
         within = self.access.within
         if within == "any":
@@ -395,29 +397,29 @@ class TableAccess:
         found = Location.parse(text)
         if within is None:
             if not self._is_host_trusted(found):
-                raise self._refusal(
+                raise self._create_error(
                     text, "where a table may be only if the warehouse or the catalog names it"
                 )
         elif not self._is_within(found, within):
-            raise self._refusal(text, f"outside of what 'dataFilesWithin' = {within!r} allows")
+            raise self._create_error(text, f"outside of what 'dataFilesWithin' = {within!r} allows")
 
     def check_all(self, locations: Iterable[str]) -> None:
-        """Refuse the first of several files that the table must not name. See `check`."""
+        """Refuse the first of several files that `check` refuses."""
         if self.access.within == "any":
             return
-        # Nearly all files are in one of few folders: each folder is checked once.
-        seen: set[str] = set()
+        # Nearly all files are in a few folders: each folder is checked once.
+        checked: set[str] = set()
         for text in locations:
             folder = text.rpartition("/")[0]
-            if folder not in seen or "/.." in text:
+            if folder not in checked or "/.." in text:
                 self.check(text)
-                seen.add(folder)
+                checked.add(folder)
 
     def location_provider(self, metadata: TableMetadata) -> LocationProvider:
-        """Return the names of new files. Planner and driver.
+        """Return the provider of names for new files. Planner and driver.
 
-        The table's own `write.data.path` and `write.metadata.path` count only below the table's
-        location or the warehouse, unless the user allows any. A class is the user's alone.
+        The table's own `write.data.path` and `write.metadata.path` must be below the table's
+        location or the warehouse, unless the user allows any. Only the user may choose a class.
 
         Raises:
             OptionError: If a property of the table names another folder, or the class that the
@@ -472,7 +474,7 @@ class TableAccess:
             return True
         return any((found.store, found.host) == (one.store, one.host) for one in self.trusted)
 
-    def _refusal(self, text: str, reason: str) -> OptionError:
+    def _create_error(self, text: str, reason: str) -> OptionError:
         return OptionError(
             f"{FORMAT}: the table at {self.table!r} names the file {text!r}, {reason}. It was not "
             "opened. If the table is to be trusted, set the option 'dataFilesWithin' = 'any'"
@@ -483,7 +485,7 @@ class TableAccess:
 
 
 _SHORTEST = 4
-"""Fewer characters are in nearly every text, and no secret."""
+"""Shorter values occur in nearly every text, and are no secrets."""
 
 
 @contextmanager
@@ -493,12 +495,12 @@ def redact_errors(io: FileIO, doing: str) -> Iterator[None]:
     Other errors pass unchanged.
 
     Args:
-        io: Reaches the files.
-        doing: What fails, as "read table db.rows".
+        io: The FileIO that reaches the files.
+        doing: The action that may fail, as "read table db.rows".
 
     Raises:
-        KrishivError: Of the same class, redacted, without a cause; see `scrub`.
-        StorageError: Likewise, for an error that is none of ours.
+        KrishivError: Redacted and without a cause (`scrub`), of the same class.
+        StorageError: Likewise, in the place of an error of another package.
     """
     try:
         yield
@@ -514,7 +516,7 @@ def redact_errors(io: FileIO, doing: str) -> Iterator[None]:
 def find_secrets(properties: Mapping[str, Any]) -> set[str]:
     """Return the credentials among the properties of a FileIO.
 
-    `without_secrets` knows the forms and parts in which errors show them.
+    Errors may show other forms and parts of them, which `without_secrets` knows.
     """
     texts = {key: text for key, text in properties.items() if isinstance(text, str)}
     found = CatalogSettings.of(texts).secrets()

@@ -42,33 +42,33 @@ _LOGINS = frozenset(
     [f"{owner}.{name}" for owner in ("s3", "client") for name in _LOGIN]
     + ["s3.anonymous", "s3.signer"]
 )
-"""Properties that say who asks: they belong together, and never come from two places."""
+"""Properties of a login: they belong together, and never come from two sources."""
 
 _CONNECT_S = 4
-"""For one of the three attempts of PyArrow."""
+"""Timeout of each of the three attempts of PyArrow."""
 
-_PART = "_krishiv"
-_MAY_NOT = re.compile("AccessDenied|AllAccessDisabled")
+_PROBED_FOLDER = "_krishiv"
+_LISTING_REFUSED = re.compile("AccessDenied|AllAccessDisabled")
 
-_ANSWERED: set[tuple[int, str, S3Settings]] = set()
-"""What has answered this process: its id, a bucket and how it is reached."""
+_REACHED: set[tuple[int, str, S3Settings]] = set()
+"""Buckets that have responded to this process, by its id, with their settings."""
 
 
 def create_file_io(settings: Mapping[str, Any], location: str) -> FileIO:
     """Create a FileIO. Driver.
 
     Args:
-        settings: Of the user's options and the catalog; never of a table.
+        settings: Settings from the user's options and the catalog; never from a table.
         location: The file or folder whose scheme selects the class, unless a setting names one.
     """
     return load_file_io(dict(settings), location)
 
 
 class GuardedFileIO(FileIO):
-    """A FileIO that opens and deletes only what the table may name. Driver and tasks; pickles.
+    """A FileIO that opens and deletes only files that the table may name. Anywhere; pickles.
 
     Attributes:
-        inner: The FileIO that does it.
+        inner: The FileIO that accesses the files.
         access: The rules.
     """
 
@@ -119,10 +119,10 @@ def get_access(table: Table) -> TableAccess:
 
 
 def create_worker_io(table: Table) -> FileIO:
-    """Create a `FileIO` for the tasks that knows no secret of the catalog; it pickles. Driver.
+    """Create a `FileIO` for the tasks, without secrets of the catalog; it pickles. Driver.
 
-    It has the settings of the object store only, credentials that the catalog handed out with the
-    table (``loadTable``) included.
+    It has the settings of the object store only, including credentials that the catalog handed out
+    with the table (``loadTable``).
     """
     inner = create_file_io(keep_store_settings(table.io.properties), table.metadata_location)
     return GuardedFileIO(inner, get_access(table))
@@ -132,43 +132,43 @@ def create_worker_io(table: Table) -> FileIO:
 
 
 class StoreFileIO(PyArrowFileIO):
-    """PyIceberg's files; buckets are reached by `derive_s3_properties` too. Anywhere; pickles."""
+    """PyIceberg's FileIO, which reaches buckets of S3 by options ``storage.…`` too. Pickles."""
 
     @override
     def _initialize_fs(self, scheme: str, netloc: str | None = None) -> FileSystem:
-        place = f"{scheme}://{netloc or ''}"
-        if StoreUrl.kind_of(place) != "s3":
+        url = f"{scheme}://{netloc or ''}"
+        if StoreUrl.kind_of(url) != "s3":
             return super()._initialize_fs(scheme, netloc)
-        known = {**self.properties, **derive_s3_properties(self.properties, place)}
-        _check_answers(StoreUrl.parse(place), known)
+        known = {**self.properties, **derive_s3_properties(self.properties, url)}
+        _check_reachable(StoreUrl.parse(url), known)
         return PyArrowFileIO(known).fs_by_scheme(scheme, netloc)
 
 
-def derive_s3_properties(given: Mapping[str, Any], place: str) -> dict[str, str]:
-    """What PyIceberg is told of a bucket besides what it is given.
+def derive_s3_properties(given: Mapping[str, Any], location: str) -> dict[str, str]:
+    """Derive properties of PyIceberg for a bucket of S3 from options ``storage.…``.
 
     Args:
         given: Properties of PyIceberg, and options ``storage.…`` by their names.
-        place: URL of a bucket of S3, or of anything in it.
+        location: URL of a bucket of S3, or of a file in it.
 
     Returns:
-        Properties that are not given.
+        The derived properties, without those in `given`.
 
     Raises:
         OptionError: If a setting has a bad value, or a profile does not log in.
     """
-    url = StoreUrl.parse(place)
+    url = StoreUrl.parse(location)
     settings = settings_for(url, dict(Storage.given(given).options))
     assert isinstance(settings, S3Settings)
-    login = {} if _LOGINS & given.keys() else _login(settings)
-    found = {**_connection(settings, url.bucket), **login}
+    login = {} if _LOGINS & given.keys() else _derive_login(settings)
+    found = {**_derive_connection(settings, url.bucket), **login}
     endpoint = given.get("s3.endpoint", found.get("s3.endpoint"))
-    if "client.region" not in given and (region := _region(settings, endpoint)):
+    if "client.region" not in given and (region := _derive_region(settings, endpoint)):
         found["s3.region"] = region
     return {name: value for name, value in found.items() if name not in given}
 
 
-def _connection(settings: S3Settings, bucket: str) -> dict[str, str]:
+def _derive_connection(settings: S3Settings, bucket: str) -> dict[str, str]:
     found = {
         "s3.connect-timeout": str(_CONNECT_S),
         "s3.request-timeout": str(settings.timeout / 1000),
@@ -182,19 +182,19 @@ def _connection(settings: S3Settings, bucket: str) -> dict[str, str]:
     return found
 
 
-def _region(settings: S3Settings, endpoint: str | None) -> str | None:
-    """The region; without it PyIceberg asks Amazon where the bucket is, whatever the endpoint."""
+def _derive_region(settings: S3Settings, endpoint: str | None) -> str | None:
+    """Return a region: without it PyIceberg asks Amazon for the bucket's, even with an endpoint."""
     if endpoint is None:
         return settings.region
     return option_or_variable(settings.region, "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
 
 
-def _login(settings: S3Settings) -> dict[str, str]:
-    """Who asks, by options; nothing leaves it to the environment of the machine that asks."""
+def _derive_login(settings: S3Settings) -> dict[str, str]:
+    """Return the login from options; empty to use that of the machine's environment."""
     if settings.anonymous:
         return {"s3.anonymous": "true"}
     if settings.profile is not None and settings.access_key_id is None:
-        return _of_profile(settings)
+        return _read_profile(settings)
     keys = {
         "s3.access-key-id": settings.access_key_id,
         "s3.secret-access-key": settings.secret_access_key,
@@ -203,37 +203,37 @@ def _login(settings: S3Settings) -> dict[str, str]:
     return {name: value.get_secret_value() for name, value in keys.items() if value is not None}
 
 
-def _of_profile(settings: S3Settings) -> dict[str, str]:
-    """A profile's keys as they are now: PyArrow reads no profile but the environment's."""
+def _read_profile(settings: S3Settings) -> dict[str, str]:
+    """Return the current keys of a profile: PyArrow reads only the environment's profile."""
     found = profile_credentials(settings)()
     keys = {"access-key-id": "access_key_id", "secret-access-key": "secret_access_key"}
     named = {**keys, "session-token": "token"}
     return {f"s3.{name}": found[key] for name, key in named.items() if found.get(key)}
 
 
-def _check_answers(url: StoreUrl, known: Mapping[str, Any]) -> None:
-    """List a part of a bucket, most likely an empty one, when this process first uses it.
+def _check_reachable(url: StoreUrl, known: Mapping[str, Any]) -> None:
+    """List a folder in a bucket, most likely an empty one, when this process first uses it.
 
-    PyArrow would try an endpoint that is silent three times as long as one request may take, and
-    asks by HEAD first, whose answer has no words. What answers this says what is wrong.
+    PyArrow would try a silent endpoint three times, each as long as one request may take, and
+    sends HEAD first, whose response has no text. The response to a listing contains the reason.
 
     Raises:
-        StorageError: If it does not answer in time, or not to who asks; in one line.
+        StorageError: If the bucket does not respond in time, or refuses the login; in one line.
     """
-    settings = _settings_of(url.bucket, known)
+    settings = _to_settings(url.bucket, known)
     key = (os.getpid(), url.bucket, settings)
-    if key in _ANSWERED:
+    if key in _REACHED:
         return
     try:
-        S3Store(url / _PART, settings).folder().names()
+        S3Store(url / _PROBED_FOLDER, settings).folder().names()
     except StorageError as error:
-        if not _MAY_NOT.search(str(error)):  # it may list other parts
+        if not _LISTING_REFUSED.search(str(error)):  # other folders may be allowed
             raise
-    _ANSWERED.add(key)
+    _REACHED.add(key)
 
 
-def _settings_of(bucket: str, known: Mapping[str, Any]) -> S3Settings:
-    """How a bucket is reached by properties of PyIceberg, the other way round."""
+def _to_settings(bucket: str, known: Mapping[str, Any]) -> S3Settings:
+    """Convert properties of PyIceberg to settings of krishiv-spark."""
 
     def first(*names: str) -> str | None:
         return next((known[name] for name in names if known.get(name)), None)
@@ -252,7 +252,7 @@ def _settings_of(bucket: str, known: Mapping[str, Any]) -> S3Settings:
         "secret_access_key": first("s3.secret-access-key", "client.secret-access-key"),
         "session_token": first("s3.session-token", "client.session-token"),
         "path_style": not by_host,
-        # Who asks by the environment may be somebody else to PyArrow than to obstore.
+        # PyArrow and obstore may find different logins in the environment.
         "anonymous": key is None,
         "proxy": first("s3.proxy-uri"),
     }

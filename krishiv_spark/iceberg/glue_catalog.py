@@ -1,9 +1,9 @@
-"""PyIceberg's client of Glue, with an end to its patience.
+"""PyIceberg's client of Glue, with timeouts.
 
-PyIceberg 0.12 has boto3 try eleven times, for a minute each, so that a catalog that never answers
-would hold a query for as long, whatever its `commitTimeout`. And it hands ``glue.max-retries`` over
-as the text that it is, which boto3 refuses. One that has never answered is given up soon: its
-address may be wrong (`krishiv_spark.runtime.contact`).
+PyIceberg 0.12 has boto3 try eleven times, for a minute each, so that a catalog that never responds
+would block a query for as long, regardless of its `commitTimeout`. And it passes
+``glue.max-retries`` as text, which boto3 refuses. A catalog that has never responded gets shorter
+timeouts: its address may be wrong (`krishiv_spark.runtime.contact`).
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ _RETRIES = "4"
 
 
 class TimeoutGlueCatalog(GuardedMetastoreCatalog, GlueCatalog):
-    """Fails when Glue does not answer. Driver.
+    """A client of Glue that fails if Glue does not respond. Driver.
 
-    A commit is conditional on the version of Glue's entry that it was made for (``VersionId`` of
-    UpdateTable). A request that boto3 repeats, since its answer was lost, is refused as one that
-    somebody else was faster than, though it has happened.
+    A commit is conditional on the version of Glue's entry that it is based on (``VersionId`` of
+    UpdateTable). If a response is lost and boto3 repeats the request, Glue refuses the second one
+    as a conflict with another commit, although the first one has succeeded.
     """
 
     def __init__(self, name: str, **properties: str) -> None:
-        client = {**properties, "glue.max-retries": _retries_of(properties)}
-        session = _session_of(properties, _CONNECT_S, _READ_S)
+        client = {**properties, "glue.max-retries": _parse_retries(properties)}
+        session = _create_session(properties, _CONNECT_S, _READ_S)
         super().__init__(name, **client, botocore_session=session)
         self._files = MetadataFiles()
         self.properties = properties  # without the session, which does not pickle
-        place = f"catalog {self.glue.meta.endpoint_url}"
-        if not has_contacted(place):
-            _ask_once(name, client)
-            record_contact(place)
+        server = f"catalog {self.glue.meta.endpoint_url}"
+        if not has_contacted(server):
+            _check_connection(name, client)
+            record_contact(server)
 
     @override
     def _convert_glue_to_iceberg(self, glue_table: Any) -> Table:
@@ -60,17 +60,18 @@ class TimeoutGlueCatalog(GuardedMetastoreCatalog, GlueCatalog):
         io = self._load_file_io(location=location)
         metadata = self._files.read(io.new_input(location), self.file_access.max_metadata_bytes)
         identifier = (glue_table["DatabaseName"], glue_table["Name"])
-        return self._guarded(Table(identifier, metadata, location, io, self))
+        return self._guard(Table(identifier, metadata, location, io, self))
 
     @override
     def _update_glue_table(
         self, database_name: str, table_name: str, table_input: Any, version_id: str
     ) -> None:
-        """Change an entry, if it still has that version.
+        """Change an entry if it still has the specified version.
 
         Raises:
-            CommitFailedException: If it certainly has not been changed.
-            CommitStateUnknownException: If an earlier request of the same may have changed it.
+            CommitFailedException: If it certainly was not changed.
+            CommitStateUnknownException: If an earlier attempt of the same request may have changed
+                it.
         """
         try:
             super()._update_glue_table(database_name, table_name, table_input, version_id)
@@ -81,32 +82,32 @@ class TimeoutGlueCatalog(GuardedMetastoreCatalog, GlueCatalog):
 
 
 def _was_repeated(error: Any) -> bool:
-    """Whether boto3 has sent a request more than once."""
+    """Return True if boto3 has sent a request more than once."""
     answer: dict[str, Any] = getattr(error, "response", None) or {}
     return bool(answer.get("ResponseMetadata", {}).get("RetryAttempts"))
 
 
-def _retries_of(properties: dict[str, str]) -> int:
+def _parse_retries(properties: dict[str, str]) -> int:
     text = properties.get("glue.max-retries", _RETRIES)
     if not text.isdigit():
         raise ValueError(f"'catalog.glue.max-retries' is {text!r}: it must be a number")
     return int(text)
 
 
-def _ask_once(name: str, properties: dict[str, Any]) -> None:
-    """Send one request, once.
+def _check_connection(name: str, properties: dict[str, Any]) -> None:
+    """Send one request without retries.
 
     Raises:
-        botocore.exceptions.BotoCoreError: If nobody answers; its subclass says how.
+        botocore.exceptions.BotoCoreError: If the server does not respond.
     """
-    session = _session_of(properties, _FIRST_CONNECT_S, _FIRST_READ_S)
+    session = _create_session(properties, _FIRST_CONNECT_S, _FIRST_READ_S)
     client = {**properties, "glue.max-retries": 0}
-    with contextlib.suppress(ClientError):  # an answer, as that this is not allowed
+    with contextlib.suppress(ClientError):  # a response, such as a refusal
         GlueCatalog(name, **client, botocore_session=session).glue.get_databases(MaxResults=1)
 
 
-def _session_of(properties: dict[str, Any], connect_s: int, read_s: int) -> Any:
-    # boto3 gives its own no profile where it is given one.
+def _create_session(properties: dict[str, Any], connect_s: int, read_s: int) -> Any:
+    # boto3 applies no profile to a session that it gets.
     session = Session(
         profile=properties.get("glue.profile-name") or properties.get("client.profile-name")
     )

@@ -1,8 +1,8 @@
 """Catalogs whose tables choose neither code nor hosts. Driver.
 
 PyIceberg creates FileIOs and location providers in each of its catalogs, from the properties of
-the table. These classes have other rules instead; see `file_access`. `guarding` gives them to a
-catalog of any class.
+the table. These classes follow the rules of `file_access` instead. `catalogs.guard` applies them to
+a catalog of any class.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ class GuardedTable(Table):
 
     @override
     def location_provider(self) -> LocationProvider:
-        """Return the names of new files.
+        """Return the provider of names for new files.
 
         Raises:
-            OptionError: See `TableAccess.location_provider`.
+            OptionError: If a property of the table names a folder that the user did not allow, or
+                the class that the user names cannot be created.
         """
         return get_access(self).location_provider(self.metadata)
 
@@ -63,24 +64,24 @@ class GuardedCatalog(Catalog):
         """Load a table.
 
         Raises:
-            NoSuchTableError: If there is none.
+            NoSuchTableError: If it is missing.
         """
-        return self._guarded(super().load_table(identifier))  # type: ignore[safe-super]  # a mixin
+        return self._guard(super().load_table(identifier))  # type: ignore[safe-super]  # a mixin
 
     @override
     def create_table(self, *args: Any, **given: Any) -> Table:
         """Create a table; the arguments are those of PyIceberg.
 
         Raises:
-            TableAlreadyExistsError: If there is one.
+            TableAlreadyExistsError: If it exists.
         """
-        return self._guarded(super().create_table(*args, **given))  # type: ignore[safe-super]
+        return self._guard(super().create_table(*args, **given))  # type: ignore[safe-super]
 
     @override
     def _load_file_io(
         self, properties: Properties = EMPTY_DICT, location: str | None = None
     ) -> FileIO:
-        del properties  # of the table
+        del properties  # of the table, which must not choose settings
         return super()._load_file_io(location=location)
 
     @staticmethod
@@ -88,26 +89,26 @@ class GuardedCatalog(Catalog):
     def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
         delete_old_metadata(cast("GuardedFileIO", io), base, metadata)
 
-    def _guarded(self, table: Table) -> Table:
-        """Return the table with guarded files, whatever created it."""
+    def _guard(self, table: Table) -> Table:
+        """Return the table with guarded files; a table that is guarded already is unchanged."""
         if isinstance(table, GuardedTable):
             return table
         _check_current(table)
-        settings, place = {**self.properties, **table.config}, table.metadata_location or ""
-        access = self.file_access.for_table(table.metadata, place, settings)
+        settings, location = {**self.properties, **table.config}, table.metadata_location or ""
+        access = self.file_access.for_table(table.metadata, location, settings)
         warn_of_ignored(".".join(table.name()), table.metadata, self.file_access)
         table.io = GuardedFileIO(table.io, access)
         table.catalog = table.catalog if isinstance(table.catalog, GuardedCatalog) else self
         kind: Any = type(table)
-        table.__class__ = _guarded_table_class(kind)
+        table.__class__ = _get_guarded_class(kind)
         return table
 
 
 def _check_current(table: Table) -> None:
-    """Refuse metadata that lack what they say is current: PyIceberg raises StopIteration then.
+    """Refuse metadata without its own current schema: PyIceberg raises StopIteration for it.
 
     Raises:
-        SchemaError: If they do.
+        SchemaError: If the current schema, partition spec or sort order is missing.
     """
     metadata = table.metadata
     try:
@@ -141,7 +142,7 @@ class GuardedMetastoreCatalog(GuardedCatalog, MetastoreCatalog):
     ) -> StagedTable:
         if current_table is None:
             return super()._update_and_stage_table(None, table_identifier, requirements, updates)
-        current_table = self._guarded(current_table)  # some catalogs load it by another method
+        current_table = self._guard(current_table)  # some catalogs load it by another method
         for requirement in requirements:
             requirement.validate(current_table.metadata)
         check_expiry(current_table.metadata, updates)
@@ -155,5 +156,5 @@ class GuardedMetastoreCatalog(GuardedCatalog, MetastoreCatalog):
 
 
 @lru_cache(maxsize=16)
-def _guarded_table_class(kind: type[Table]) -> type[Table]:
+def _get_guarded_class(kind: type[Table]) -> type[Table]:
     return GuardedTable if kind is Table else type(kind.__name__, (GuardedTable, kind), {})

@@ -1,4 +1,4 @@
-"""Which table, in which catalog, as users write it."""
+"""Options that specify a table and its catalog."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from krishiv_spark.storage.storage import StorageOptions
 __all__ = ["FORMAT", "MAX_METADATA_BYTES", "REGISTER", "CatalogSettings", "IcebergOptions"]
 
 FORMAT = "krishiv-iceberg"
-"""How users know the connector; messages begin with it."""
+"""Name of the connector; messages start with it."""
 
 MAX_METADATA_BYTES = 256 * 2**20
 """Default of `maxMetadataBytes`."""
@@ -31,7 +31,7 @@ REGISTER = (
     "Give 'catalog.*' of the catalog that has it. If it is in none, add it to one with PyIceberg's "
     'register_table; docs/iceberg.md, "A table that is in no catalog", has the lines'
 )
-"""Advice for tables that are named by their files."""
+"""Advice for tables that are specified by their files."""
 
 _CATALOG = "catalog."
 _DEFAULT_NAMESPACE = "default"
@@ -40,41 +40,41 @@ _EMBEDDED_FILE = "catalog.db"
 _WAREHOUSE = f"{FORMAT}: 'warehouse'"
 _FILE_IO = "krishiv_spark.iceberg.file_io.StoreFileIO"
 _SECRET = re.compile(r"secret|token|passw|credential|key|sas|auth|header|signature|connection-str")
-_PLACE = re.compile(r"(uri|url|endpoint)$")
+_ADDRESS = re.compile(r"(uri|url|endpoint)$")
 _METADATA_FILE = re.compile(r"/[^/]*\.metadata\.json(\.gz)?$")
 _RESERVED = re.compile(r"[@/?#]")
 
 
 @dataclass(frozen=True)
 class CatalogSettings:
-    """Settings of PyIceberg, as ``catalog.*`` gives them; never shown, since some are secret.
+    """Settings of PyIceberg from the options ``catalog.*``; never shown, since some are secret.
 
     Attributes:
-        pairs: Names in PyIceberg and values, sorted.
+        pairs: PyIceberg's names and the values, sorted.
     """
 
     pairs: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> CatalogSettings:
-        """Settings by their names, with ``catalog.`` in front."""
+        """Create settings from options, whose names may start with ``catalog.``."""
         plain = {key.lower().removeprefix(_CATALOG): text for key, text in given.items()}
         return cls(tuple(sorted(plain.items())))
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return True if any setting is specified."""
         return bool(self.pairs)
 
     @property
     def values(self) -> dict[str, str]:
-        """By name in PyIceberg; some are secret."""
+        """The values by PyIceberg's names; some are secret."""
         return dict(self.pairs)
 
     def secrets(self) -> set[str]:
-        """The secrets among the values, and their parts that clients show alone."""
+        """Return the secrets among the values, and the parts of them that clients show alone."""
         found: set[str] = set()
         for key, value in self.pairs:
-            if _PLACE.search(key):
+            if _ADDRESS.search(key):
                 found |= _secrets_in(value)
             elif _SECRET.search(key):
                 # PyIceberg's `credential` is ``client:secret``, and errors may show the latter
@@ -84,9 +84,9 @@ class CatalogSettings:
 
 
 def _secrets_in(uri: str) -> set[str]:
-    """Passwords in a URI, also one that should have been percent-encoded and was not.
+    """Return the passwords in a URI, also one that is not percent-encoded as it should be.
 
-    Clients take such a URI apart in ways of their own, and show the pieces.
+    Clients split such a URI differently, and show the pieces.
     """
     password = uri.partition("//")[2].rpartition("@")[0].partition(":")[2]
     given = parse_qsl(uri.partition("?")[2])
@@ -95,12 +95,12 @@ def _secrets_in(uri: str) -> set[str]:
     return {form for piece in pieces for form in (piece, unquote(piece), quote(piece, safe=""))}
 
 
-def _settings(given: object) -> object:
+def _to_settings(given: object) -> object:
     return CatalogSettings.of(given) if isinstance(given, Mapping) else given
 
 
 class IcebergOptions(StorageOptions):
-    """What source and sink have in common: the catalog and the table."""
+    """Options of source and sink that specify the catalog and the table."""
 
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **StorageOptions.gathers,
@@ -109,7 +109,7 @@ class IcebergOptions(StorageOptions):
 
     @classmethod
     def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
-        """See `Options`."""
+        """Return the names of options whose values contain secrets."""
         of_catalog = {key: text for key, text in given.items() if key.lower().startswith(_CATALOG)}
         hiding = {k for k, text in of_catalog.items() if CatalogSettings.of({k: text}).secrets()}
         return super().secret_keys(given) | hiding
@@ -137,7 +137,7 @@ class IcebergOptions(StorageOptions):
         min_length=1,
         description="Name of the catalog. SQL catalogs keep the tables of each name separate.",
     )
-    catalog: Annotated[CatalogSettings, BeforeValidator(_settings)] = Field(
+    catalog: Annotated[CatalogSettings, BeforeValidator(_to_settings)] = Field(
         default=CatalogSettings(),
         validation_alias="catalog.*",
         description="PyIceberg settings for the catalog and the object store: `catalog.type`, "
@@ -183,15 +183,15 @@ class IcebergOptions(StorageOptions):
 
     @property
     def warehouse_text(self) -> str | None:
-        """The warehouse as it was written."""
+        """The warehouse, as the user wrote it."""
         return self.path if self._path_is_warehouse else self.warehouse
 
     @property
     def identifier(self) -> tuple[str, ...]:
-        """The table: the levels of its namespace, then its name.
+        """The levels of the table's namespace, then its name.
 
         Raises:
-            ValueError: If there is none, or it is no name.
+            ValueError: If no table is specified, or it is not a name.
         """
         named = self.table if self._path_is_warehouse else self.table or self.path
         if named is None and not self._path_is_warehouse:
@@ -208,26 +208,30 @@ class IcebergOptions(StorageOptions):
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the catalog is the file in the warehouse's folder."""
+        """True if the catalog is the file in the warehouse's folder."""
         return not {"type", "uri", "py-catalog-impl"} & self.catalog.values.keys()
 
     @property
     def embedded_file(self) -> Path:
-        """The embedded catalog."""
-        place = self.warehouse_text or ""
-        if StoreUrl.kind_of(place) not in {"disk", None}:
+        """The file of the embedded catalog.
+
+        Raises:
+            OptionError: If the warehouse is not on a disk, or its path contains ``?`` or ``#``.
+        """
+        warehouse = self.warehouse_text or ""
+        if StoreUrl.kind_of(warehouse) not in {"disk", None}:
             raise OptionError(
-                f"{_WAREHOUSE} {place!r} cannot contain the embedded catalog, which is a file "
+                f"{_WAREHOUSE} {warehouse!r} cannot contain the embedded catalog, which is a file "
                 "on a disk: set 'catalog.uri' of a database, such as "
                 "'postgresql+psycopg2://...', of a REST catalog, or 'catalog.type' = 'glue'"
             )
-        folder = local_path(place, _WAREHOUSE)
+        folder = local_path(warehouse, _WAREHOUSE)
         if set("?#") & set(str(folder)):
             raise OptionError(f"{_WAREHOUSE} {str(folder)!r} must not contain '?' or '#'")
         return folder / _EMBEDDED_FILE
 
     def redacted(self, text: str) -> str:
-        """A text without the secrets of catalog and stores."""
+        """Return a text without the secrets of catalog and stores."""
         return redact(text, self.secrets())
 
     def describe_error(self, error: BaseException | None) -> str:
@@ -235,11 +239,11 @@ class IcebergOptions(StorageOptions):
         return f"{type(error).__name__}: {excerpt(str(error), self.secrets())}"
 
     def catalog_properties(self) -> dict[str, str]:
-        """All that PyIceberg's ``load_catalog`` is given; some of it is secret.
+        """Return all settings for PyIceberg's ``load_catalog``; some of them are secret.
 
-        Local places are plain paths, not URLs: every reader of tables on a disk takes them.
+        Local warehouses are plain paths, not URLs: every reader of tables on a disk accepts these.
         """
-        values = {**self._file_properties(), **self.catalog.values}
+        values = {**self._get_file_properties(), **self.catalog.values}
         if self.is_embedded:
             file = self.embedded_file
             return {
@@ -248,17 +252,17 @@ class IcebergOptions(StorageOptions):
                 "uri": f"sqlite:///{file}",
                 "warehouse": str(file.parent),
             }
-        place = self.warehouse_text
-        if place is not None:
-            local = place.startswith(("/", "file:"))
-            values["warehouse"] = str(local_path(place, _WAREHOUSE)) if local else place
+        warehouse = self.warehouse_text
+        if warehouse is not None:
+            is_local = warehouse.startswith(("/", "file:"))
+            values["warehouse"] = str(local_path(warehouse, _WAREHOUSE)) if is_local else warehouse
         return values
 
-    def _file_properties(self) -> dict[str, str]:
-        """What `StoreFileIO` goes by, where tables may be in S3; elsewhere PyIceberg chooses."""
+    def _get_file_properties(self) -> dict[str, str]:
+        """Return the settings of `StoreFileIO` if tables may be in S3; else PyIceberg chooses."""
         given = dict(self.storage.options)
-        is_there = StoreUrl.kind_of(self.warehouse_text or "") == "s3"
-        if not is_there and not any(name.lower().startswith("storage.s3.") for name in given):
+        is_in_s3 = StoreUrl.kind_of(self.warehouse_text or "") == "s3"
+        if not is_in_s3 and not any(name.lower().startswith("storage.s3.") for name in given):
             return {}
         return {**given, "py-io-impl": _FILE_IO}
 

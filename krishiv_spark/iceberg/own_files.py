@@ -43,7 +43,7 @@ _DATA_PATH, _METADATA_PATH = "write.data.path", "write.metadata.path"
 
 # --- names
 
-# So many random digits stand before the one that says a UUID's version (RFC 9562).
+# Number of random digits before the version digit of a UUID (RFC 9562).
 _DIGITS = 12
 _DATA = re.compile(rf"-t([0-9a-f]{{{_DIGITS}}})(?:-\d+\.parquet|\.changes)$")
 _METADATA = re.compile(
@@ -53,17 +53,17 @@ _METADATA = re.compile(
 
 
 def get_table_id(table: uuid.UUID) -> str:
-    """What the names of a table's files have of its UUID: hexadecimal digits."""
+    """Return the part of a table's UUID that names of its files contain, in hexadecimal."""
     return table.hex[:_DIGITS]
 
 
 def add_table_id(stem: str, table: uuid.UUID) -> str:
-    """The beginning of a data file's name, which a number and its kind may follow."""
+    """Add the table's id to the first part of a data file's name, before its number and suffix."""
     return f"{stem}-t{get_table_id(table)}"
 
 
 def create_metadata_uuid(table: uuid.UUID) -> uuid.UUID:
-    """A random UUID for the names of metadata, which begins as that of the table.
+    """Create a random UUID for names of metadata, which starts with the table's id.
 
     PyIceberg names manifests by the UUID of their commit, and has no other way to name them.
     """
@@ -71,9 +71,9 @@ def create_metadata_uuid(table: uuid.UUID) -> uuid.UUID:
 
 
 def find_table_id(path: str) -> str | None:
-    """The table's id in the name of a file; None for a file that some other program named.
+    """Return the table's id in the name of a file; None for names of other programs.
 
-    Manifests of other programs begin with random digits, which look like an id.
+    Manifests of other programs start with random digits, which look like an id.
     """
     name = path.rpartition("/")[2]
     data, metadata = _DATA.search(name), _METADATA.search(name)
@@ -89,10 +89,10 @@ class OwnFiles:
     """The files of one table that may be deleted for its sake.
 
     Args:
-        io: Reaches them.
-        metadata: Of the table.
-        metadata_folders: Where its metadata files and manifests are.
-        data_folders: Where its data files are.
+        io: The FileIO that reaches them.
+        metadata: Metadata of the table.
+        metadata_folders: Folders of its metadata files and manifests.
+        data_folders: Folders of its data files.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class OwnFiles:
         self._data = data_folders
 
     @classmethod
-    def named_by(cls, metadata: TableMetadata, io: GuardedFileIO) -> OwnFiles:
-        """Return those that the table's metadata may name: it is not to be trusted.
+    def from_metadata(cls, metadata: TableMetadata, io: GuardedFileIO) -> OwnFiles:
+        """Return the files that the table's metadata may name, which cannot be trusted.
 
         Files below `write.data.path` and `write.metadata.path` count only if these are below the
         table's location, or the user allowed them by `dataFilesWithin`: such a folder may be
@@ -125,8 +125,8 @@ class OwnFiles:
         return cls(io, metadata, of_metadata, of_data)
 
     @classmethod
-    def staged_for(cls, table: Table) -> OwnFiles:
-        """Return those that this sink may have staged for a table, as epoch logs name them.
+    def for_staging(cls, table: Table) -> OwnFiles:
+        """Return the files that the sink may have staged for a table, as epoch logs name them.
 
         Raises:
             OptionError: If the table names folders for new files that the user did not allow.
@@ -136,7 +136,7 @@ class OwnFiles:
 
     @cached_property
     def _folders(self) -> list[Location]:
-        """All folders; where they lead costs system calls, and metadata files need less of them."""
+        """All folders. Parsing them costs system calls, and metadata files need fewer."""
         return [*self._metadata, *map(Location.parse, self._data)]
 
     def __contains__(self, path: str) -> bool:
@@ -167,20 +167,20 @@ def _is_below(path: str, folders: list[Location]) -> bool:
 
 
 def _delete(io: FileIO, path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):  # another driver was faster
+    with contextlib.suppress(FileNotFoundError):  # another driver has deleted it
         io.delete(path)
 
 
 def delete_old_metadata(io: GuardedFileIO, base: TableMetadata, metadata: TableMetadata) -> None:
     """Delete the metadata files that a commit dropped from the table's log; best effort.
 
-    As PyIceberg and Java do where `write.metadata.delete-after-commit.enabled` is set, but only
-    the table's own: its log can name any file. The others stay.
+    PyIceberg and Java do so where `write.metadata.delete-after-commit.enabled` is set. Here only
+    the table's own files are deleted: its log can name any file.
 
     Args:
-        io: Reaches the files.
-        base: The table before the commit.
-        metadata: The table after it.
+        io: The FileIO that reaches the files.
+        base: Metadata of the table before the commit.
+        metadata: Metadata of the table after it.
     """
     if metadata.properties.get(_DELETE_AFTER_COMMIT, "false").lower() != "true":
         return
@@ -188,7 +188,7 @@ def delete_old_metadata(io: GuardedFileIO, base: TableMetadata, metadata: TableM
     dropped = {entry.metadata_file for entry in base.metadata_log} - kept
     if not dropped:
         return
-    own = OwnFiles.named_by(metadata, io)
+    own = OwnFiles.from_metadata(metadata, io)
     for path in sorted(dropped):
         with contextlib.suppress(OSError):
             if own.has_metadata_file(path):
@@ -196,18 +196,18 @@ def delete_old_metadata(io: GuardedFileIO, base: TableMetadata, metadata: TableM
 
 
 def read_store_time_s(table: Table) -> float:
-    """Return the time that the store of a table gives a file that is written now. Operator.
+    """Return the time that a table's store assigns to a file that is written now. Operator.
 
     Raises:
         Exception: Of PyArrow or the store, if no file can be written.
     """
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
-    # A process that dies leaves it, and its name says to vacuum that it is the table's.
+    # If the process dies, vacuum recognizes the file by the table's id in its name.
     name = f"{create_metadata_uuid(table.metadata.table_uuid)}-clock"
-    place = table.location_provider().new_metadata_location(name)
+    location = table.location_provider().new_metadata_location(name)
     io: Any = table.io
-    scheme, host, path = PyArrowFileIO.parse_location(place)
+    scheme, host, path = PyArrowFileIO.parse_location(location)
     store = io.inner.fs_by_scheme(scheme, host)
     store.open_output_stream(path).close()
     try:

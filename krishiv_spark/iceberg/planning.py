@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DeleteFile",
     "Filter",
-    "PlannedFile",
     "SnapshotFiles",
     "TableFile",
     "UnreadableError",
@@ -44,38 +43,39 @@ __all__ = [
     "to_table_file",
 ]
 
-_MOST_OF_REASON = 500
-_AT_ONCE = 10_000
-"""Entries of manifests that are in memory together: PyIceberg's take ten times as much as ours."""
+_MAX_REASON = 500
+_ENTRIES_AT_ONCE = 10_000
+"""Entries of manifests that are in memory together: PyIceberg's take ten times the memory of a
+`TableFile`."""
 
-# Of PyIceberg's enumerations: to import these for each entry takes as long as to compare them.
+# Values of PyIceberg's enumerations: importing these for each entry takes as long as comparing.
 _DATA, _EQUALITY_DELETES, _PARQUET = 0, 2, "PARQUET"
 
 
 class UnreadableError(KrishivError):
-    """A table has files or metadata that cannot be read here, or that are damaged."""
+    """A table has files or metadata that are damaged, or that this package cannot read."""
 
 
 class PlannedFile(NamedTuple):
-    """A data file to be read; its attributes are those of PyIceberg's ``FileScanTask``."""
+    """A data file to be read, with the attributes of PyIceberg's ``FileScanTask``."""
 
     file: DataFile
     delete_files: Sequence[DataFile] = ()
 
 
 class Filter(NamedTuple):
-    """A filter, and the schema that has the columns which it names.
+    """A filter, and the schema with the columns that it names.
 
     Attributes:
         expression: The filter.
-        schema: The reader's.
+        schema: The reader's schema.
     """
 
     expression: BooleanExpression
     schema: Schema
 
-    def metadata(self, table: Table) -> TableMetadata:
-        """A table's metadata, for a planner that looks up names in the current schema."""
+    def adapt_metadata(self, table: Table) -> TableMetadata:
+        """Return a table's metadata with the filter's schema, where the planner finds names."""
         from krishiv_spark.iceberg.projection import to_filter_schema
 
         schema = to_filter_schema(self.schema)
@@ -83,7 +83,7 @@ class Filter(NamedTuple):
             update={"schemas": [schema], "current_schema_id": schema.schema_id}
         )
 
-    def for_planning(self, table: Table) -> BooleanExpression:
+    def widen(self, table: Table) -> BooleanExpression:
         """Return the filter without conditions that PyIceberg's planner would get wrong."""
         from krishiv_spark.iceberg.projection import widen_for_planning
 
@@ -94,41 +94,42 @@ class Filter(NamedTuple):
 def plan_files(
     table: Table, snapshot: Snapshot, *, scan: bool, row_filter: Filter | None
 ) -> Iterator[FileScanTask | PlannedFile]:
-    """The files of a snapshot, in the order of its manifests.
+    """Yield the files of a snapshot, in the order of its manifests.
 
     Args:
-        table: Whose snapshot it is.
-        snapshot: One that the table's metadata still has.
-        scan: All files that are in the table then, with their deletes; otherwise only those that
-            the snapshot added.
-        row_filter: Leaves out files that can have no row under it.
+        table: The table of the snapshot.
+        snapshot: A snapshot that the table's metadata still has.
+        scan: True for all files that the table has at the snapshot, with their deletes; False for
+            those that the snapshot added.
+        row_filter: Excludes files that cannot have a row under it; None for all files.
 
     Raises:
-        UnreadableError: See `check_entry`.
+        UnreadableError: If an entry names equality deletes, or a file that is not Parquet.
         ValueError: If the table is partitioned by a column that the filter's schema lacks.
     """
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.table import ManifestGroupPlanner
 
-    wanted = _wanted(snapshot, scan=scan)
-    manifests = _manifests(table, snapshot, scan=scan)
+    wanted = _get_predicate(snapshot, scan=scan)
+    manifests = _list_manifests(table, snapshot, scan=scan)
     if row_filter is None and not _have_deletes(manifests):
-        for group in _groups(manifests):
-            yield from _all_in(table.io, group, wanted)
+        for group in _group_manifests(manifests):
+            yield from _read_manifests(table.io, group, wanted)
         return
-    metadata = table.metadata if row_filter is None else row_filter.metadata(table)
-    expression = AlwaysTrue() if row_filter is None else row_filter.for_planning(table)
+    metadata = table.metadata if row_filter is None else row_filter.adapt_metadata(table)
+    expression = AlwaysTrue() if row_filter is None else row_filter.widen(table)
     planner = ManifestGroupPlanner(metadata, table.io, expression)
-    for group in _groups(manifests):
+    for group in _group_manifests(manifests):
         yield from planner.plan_files(group, wanted)
 
 
-def _all_in(
+def _read_manifests(
     io: FileIO, manifests: Sequence[ManifestFile], wanted: Callable[[ManifestEntry], bool]
 ) -> Iterator[PlannedFile]:
-    """The files of data manifests, without what PyIceberg's planner asks of each for a filter.
+    """Yield the files of data manifests without the comparisons of PyIceberg's planner.
 
-    Where there is none, that is a fifth of the time. Manifests are read side by side.
+    Without a filter these are needless, and take a fifth of the time. Manifests are read in
+    parallel.
     """
     from pyiceberg.utils.concurrent import ExecutorFactory
 
@@ -147,11 +148,11 @@ def _have_deletes(manifests: Sequence[ManifestFile]) -> bool:
     return any(manifest.content == ManifestContent.DELETES for manifest in manifests)
 
 
-def _groups(manifests: Sequence[ManifestFile]) -> Iterator[Sequence[ManifestFile]]:
-    """Manifests in their order, in groups that are planned one after the other.
+def _group_manifests(manifests: Sequence[ManifestFile]) -> Iterator[Sequence[ManifestFile]]:
+    """Yield manifests in their order, in groups that are planned one after the other.
 
-    A table of a hundred thousand files has their entries in memory a few at a time. Where rows
-    are deleted by position, any manifest may be about any other's files: all are one group.
+    Of a table of a hundred thousand files, only the entries of one group are in memory. If rows are
+    deleted by position, any delete manifest may concern any data file: all are one group.
     """
     if _have_deletes(manifests):
         yield manifests
@@ -160,7 +161,7 @@ def _groups(manifests: Sequence[ManifestFile]) -> Iterator[Sequence[ManifestFile
     entries = 0
     for manifest in manifests:
         count = count_listed_files(manifest)
-        if group and entries + count > _AT_ONCE:
+        if group and entries + count > _ENTRIES_AT_ONCE:
             yield group
             group, entries = [], 0
         group.append(manifest)
@@ -171,15 +172,15 @@ def _groups(manifests: Sequence[ManifestFile]) -> Iterator[Sequence[ManifestFile
 
 @contextmanager
 def explain_metadata_errors(snapshot: Snapshot, *, is_filtered: bool = False) -> Iterator[None]:
-    """Turn what is missing or damaged of a snapshot's metadata into one of our errors.
+    """Convert errors of a snapshot's missing or damaged metadata.
 
     Args:
-        snapshot: Whose metadata is read.
-        is_filtered: True if a ValueError is that of a filter, which the caller handles.
+        snapshot: The snapshot whose metadata is read.
+        is_filtered: True if a ValueError comes from a filter; the caller handles it.
 
     Raises:
-        DataLossError: If a manifest or their list is not there.
-        UnreadableError: If PyIceberg cannot use what they contain.
+        DataLossError: If a manifest or the list of manifests is missing.
+        UnreadableError: If PyIceberg cannot use their content.
     """
     try:
         yield
@@ -195,25 +196,25 @@ def explain_metadata_errors(snapshot: Snapshot, *, is_filtered: bool = False) ->
         raise UnreadableError(
             f"{FORMAT}: the manifests of snapshot {snapshot.snapshot_id}, which are listed in "
             f"{snapshot.manifest_list}, cannot be used: {type(error).__name__}: "
-            f"{str(error)[:_MOST_OF_REASON]}. If they are damaged, have the table's owner restore "
+            f"{str(error)[:_MAX_REASON]}. If they are damaged, have the table's owner restore "
             "them, or roll the table back to a snapshot that does not need them"
         ) from error
 
 
-def _manifests(table: Table, snapshot: Snapshot, *, scan: bool) -> list[ManifestFile]:
+def _list_manifests(table: Table, snapshot: Snapshot, *, scan: bool) -> list[ManifestFile]:
     return (
         snapshot.manifests(table.io) if scan else list_data_manifests(table, snapshot, scan=False)
     )
 
 
 def list_data_manifests(table: Table, snapshot: Snapshot, *, scan: bool) -> list[ManifestFile]:
-    """Those that name the data files of a snapshot, in their order.
+    """Return the manifests that name the data files of a snapshot, in their order.
 
     Args:
-        table: Whose snapshot it is.
-        snapshot: One that the table's metadata still has.
-        scan: All of them; otherwise only those that the snapshot has written. One that was merged
-            has entries of earlier snapshots too.
+        table: The table of the snapshot.
+        snapshot: A snapshot that the table's metadata still has.
+        scan: True for all of them; False for those that the snapshot has written. A merged
+            manifest has entries of earlier snapshots too.
     """
     from pyiceberg.manifest import ManifestContent
 
@@ -224,26 +225,26 @@ def list_data_manifests(table: Table, snapshot: Snapshot, *, scan: bool) -> list
 def list_data_entries(
     table: Table, snapshot: Snapshot, manifest: ManifestFile, *, scan: bool
 ) -> list[ManifestEntry]:
-    """The entries of one of `list_data_manifests` that are read, in their order.
+    """Return the entries of one of `list_data_manifests` that are read, in their order.
 
     Raises:
-        UnreadableError: See `check_entry`.
+        UnreadableError: If an entry names equality deletes, or a file that is not Parquet.
     """
-    wanted = _wanted(snapshot, scan=scan)
+    wanted = _get_predicate(snapshot, scan=scan)
     return [*filter(wanted, manifest.fetch_manifest_entry(table.io, discard_deleted=True))]
 
 
 def count_listed_files(manifest: ManifestFile) -> int:
-    """How many files a manifest lists that were there when it was written, whoever added them."""
+    """Return the number of files in a manifest that were in the table when it was written."""
     return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
 
 
-def _wanted(snapshot: Snapshot, *, scan: bool) -> Callable[[ManifestEntry], bool]:
-    return check_entry if scan else _added_by(snapshot.snapshot_id)
+def _get_predicate(snapshot: Snapshot, *, scan: bool) -> Callable[[ManifestEntry], bool]:
+    return check_entry if scan else _create_added_check(snapshot.snapshot_id)
 
 
 def check_entry(entry: ManifestEntry) -> bool:
-    """True.
+    """Return True for an entry whose file can be read.
 
     Raises:
         UnreadableError: If an entry names equality deletes, or a file that is not Parquet.
@@ -267,7 +268,7 @@ def get_format_name(file: DataFile) -> str:
     return str(getattr(file.file_format, "value", file.file_format))
 
 
-def _added_by(snapshot_id: int) -> Callable[[ManifestEntry], bool]:
+def _create_added_check(snapshot_id: int) -> Callable[[ManifestEntry], bool]:
     from pyiceberg.manifest import ManifestEntryStatus
 
     def wanted(entry: ManifestEntry) -> bool:
@@ -277,16 +278,16 @@ def _added_by(snapshot_id: int) -> Callable[[ManifestEntry], bool]:
     return wanted
 
 
-# --- what readers get
+# --- files for readers
 
 _log = logging.getLogger(__name__)
 
-_REMEMBERED = 200_000
-"""Files that are remembered, of the snapshots that were asked for last: those of one batch, as a
-rule. Each takes half a kilobyte."""
+_CACHED_FILES = 200_000
+"""Files in the cache, of the latest snapshots: usually those of one batch. A file takes half a
+kilobyte."""
 
 _LARGEST_FILE = 2**40
-"""Bytes; a larger one would be read whole too, by fewer tasks."""
+"""In bytes. A larger file is read whole too, by fewer tasks."""
 
 _PER_MS = {"timestamp": 1_000, "timestamptz": 1_000}
 _PER_MS |= {"timestamp_ns": 1_000_000, "timestamptz_ns": 1_000_000}
@@ -294,7 +295,7 @@ _DAY_MS = 86_400_000
 
 
 class DeleteFile(NamedTuple):
-    """A file that names rows of data files that are deleted; its attributes are PyIceberg's."""
+    """A file that names deleted rows of data files, with the names of PyIceberg's attributes."""
 
     file_path: str
     file_format: Any
@@ -302,18 +303,18 @@ class DeleteFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """What is known of a data file without opening it.
+    """A data file, by the table's metadata.
 
     Attributes:
-        path: Location in the table's storage, as its metadata spells it.
-        size: Of the whole file, in bytes.
-        rows: Number of rows, deleted ones included.
+        path: Location in the table's storage, as its metadata contains it.
+        size: Size of the whole file, in bytes.
+        rows: Number of rows, including deleted ones.
         constants: Values by field id of columns that the file may lack, since it is partitioned
             by them; a value may be null (Iceberg spec, "Column Projection").
         deletes: Files that may name deleted rows of it.
-        newest_ms: Newest event time, milliseconds since 1970 UTC; None when there is none or it is
-            not known.
-        unknown: Why it is not known.
+        newest_ms: Newest event time, milliseconds since 1970 UTC; None if there is none, or if it
+            is unknown.
+        unknown: Reason why it is unknown.
     """
 
     path: str
@@ -325,29 +326,29 @@ class TableFile:
     unknown: str | None = None
 
     def paths(self) -> Iterator[str]:
-        """Return the files that are opened to read its rows."""
+        """Yield the files that are opened to read its rows."""
         yield self.path
         yield from (delete.file_path for delete in self.deletes)
 
 
 class SnapshotFiles:
-    """Lists the files of snapshots, and remembers the latest lists.
+    """The files of snapshots, with a cache of the latest lists.
 
     Args:
-        event_time: Field whose newest value is looked up in the metadata; None for none.
-        schema: Has the columns that filters name: those of the reader, whatever names the table
-            gives its columns later, or gave them before.
+        event_time: Field whose newest value is read from the metadata; None for none.
+        schema: The reader's columns, which filters name. The table may have had other names for
+            them before, or may rename them later.
     """
 
     def __init__(self, event_time: NestedField | None, schema: Schema) -> None:
         self._event_time = event_time
         self._schema = schema
-        # Not so many lists: a batch of many snapshots would read each of their manifests twice.
+        # Limited by files, not by lists: a batch of many snapshots would read each manifest twice.
         self._lists: LruCache[tuple[int, bool, bool], tuple[TableFile, ...]] = LruCache(
-            _REMEMBERED, lambda files: 1 + len(files)
+            _CACHED_FILES, lambda files: 1 + len(files)
         )
 
-    def of(
+    def list_files(
         self,
         table: Table,
         snapshot: Snapshot,
@@ -355,14 +356,15 @@ class SnapshotFiles:
         scan: bool,
         row_filter: BooleanExpression | None = None,
     ) -> tuple[TableFile, ...]:
-        """Files in the order of the snapshot's manifests, which never changes.
+        """Return files in the order of the snapshot's manifests, which never changes.
 
         Args:
-            table: Whose snapshot it is.
-            snapshot: One that the table's metadata still has.
-            scan: All files that are in the table then, with their deletes; otherwise only those
-                that the snapshot added.
-            row_filter: Leaves out files that can have no row under it; always the same one.
+            table: The table of the snapshot.
+            snapshot: A snapshot that the table's metadata still has.
+            scan: True for all files that the table has at the snapshot, with their deletes; False
+                for those that the snapshot added.
+            row_filter: Excludes files that cannot have a row under it; None, or the same filter
+                in each call.
 
         Raises:
             UnreadableError: If there are equality deletes, or files that are not Parquet.
@@ -374,17 +376,17 @@ class SnapshotFiles:
         if found is None:
             bound = None if row_filter is None else Filter(row_filter, self._schema)
             try:
-                found = self._listed(table, snapshot, bound, scan=scan)
+                found = self._plan(table, snapshot, bound, scan=scan)
             except ValueError as error:
                 if bound is None:
                     raise
                 # The table is partitioned by a column that is newer than the reader's.
                 _log.info("files are not chosen by the filter: %s", error)
-                found = self._listed(table, snapshot, None, scan=scan)
+                found = self._plan(table, snapshot, None, scan=scan)
             self._lists.put(key, found)
         return found
 
-    def _listed(
+    def _plan(
         self, table: Table, snapshot: Snapshot, row_filter: Filter | None, *, scan: bool
     ) -> tuple[TableFile, ...]:
         from krishiv_spark.iceberg.file_io import get_access
@@ -407,37 +409,37 @@ def to_table_file(
     specs: Mapping[int, PartitionSpec],
     event_time: NestedField | None = None,
 ) -> TableFile:
-    """What is known of a file that PyIceberg has planned.
+    """Convert a file that PyIceberg has planned.
 
     Args:
-        task: Names the file and its deletes.
-        specs: Partitions of the table by their ids.
-        event_time: Field whose newest value is looked up; None for none.
+        task: The file and its deletes.
+        specs: Partition specs of the table by their ids.
+        event_time: Field whose newest value is read from the bounds; None for none.
     """
     file = task.file
-    constants = _constants(file, specs[file.spec_id])
-    newest, unknown = _newest(file, event_time, dict(constants))
+    constants = _get_constants(file, specs[file.spec_id])
+    newest, unknown = _find_newest(file, event_time, dict(constants))
     if newest is not None and task.delete_files:
         newest, unknown = None, f"{file.file_path}: its newest row may have been deleted"
     return TableFile(
         path=file.file_path,
-        # With 0, no range of bytes would be read of it; any size makes any number of tasks.
+        # With size 0 no range of bytes would be read, and a huge size would make too many tasks.
         size=min(max(1, file.file_size_in_bytes), _LARGEST_FILE),
         rows=max(0, file.record_count),
         constants=constants,
-        deletes=_deletes(task.delete_files) if task.delete_files else (),
+        deletes=_to_delete_files(task.delete_files) if task.delete_files else (),
         newest_ms=newest,
         unknown=unknown,
     )
 
 
-def _deletes(files: Iterable[DataFile]) -> tuple[DeleteFile, ...]:
-    # Sorted: a file is the same as another one if its deletes are.
+def _to_delete_files(files: Iterable[DataFile]) -> tuple[DeleteFile, ...]:
+    # Sorted, so that two files with the same deletes are equal.
     return tuple(sorted(DeleteFile(file.file_path, file.file_format) for file in files))
 
 
-def _constants(file: DataFile, spec: Any) -> tuple[tuple[int, Any], ...]:
-    # No other transform gives the value back (Iceberg spec, "Column Projection").
+def _get_constants(file: DataFile, spec: Any) -> tuple[tuple[int, Any], ...]:
+    # Only identity keeps the value (Iceberg spec, "Column Projection").
     return tuple(
         (field.source_id, file.partition[position])
         for position, field in enumerate(spec.fields)
@@ -445,12 +447,12 @@ def _constants(file: DataFile, spec: Any) -> tuple[tuple[int, Any], ...]:
     )
 
 
-def _newest(
+def _find_newest(
     file: DataFile, field: NestedField | None, constants: Mapping[int, Any]
 ) -> tuple[int | None, str | None]:
-    """The newest value of a field in milliseconds, or why it is not known.
+    """Return the newest value of a field in milliseconds, or the reason why it is unknown.
 
-    A file that lacks the field has no bounds of it, and its partition may have the value.
+    A file that lacks the field has no bounds for it, and its partition may have the value.
     """
     if field is None or not file.record_count:
         return None, None
@@ -459,16 +461,16 @@ def _newest(
     bound = (file.upper_bounds or {}).get(field.field_id)
     if bound is not None:
         kind: Any = field.field_type
-        return _milliseconds(from_bytes(kind, bound), str(kind)), None
+        return _to_milliseconds(from_bytes(kind, bound), str(kind)), None
     if field.field_id in constants:
         constant = constants[field.field_id]
-        return None if constant is None else _milliseconds(constant, str(field.field_type)), None
+        return None if constant is None else _to_milliseconds(constant, str(field.field_type)), None
     nulls = (file.null_value_counts or {}).get(field.field_id)
     if nulls == file.record_count:
         return None, None
     return None, f"{file.file_path}: no bounds of {field.name} in the metadata"
 
 
-def _milliseconds(value: Any, kind: str) -> int:
+def _to_milliseconds(value: Any, kind: str) -> int:
     number = int(value)
     return number * _DAY_MS if kind == "date" else number // _PER_MS[kind]

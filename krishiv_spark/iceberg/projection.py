@@ -1,4 +1,4 @@
-"""Columns and filters of a scan: what a file holds, as the rows that the table has. Executor.
+"""Columns and filters of a scan: rows of a file as rows of the table. Executor.
 
 Names and types of a table change, field ids never do (Iceberg spec, "Column Projection").
 PyIceberg's own projection turns null lists and maps of structs into empty ones, and is created
@@ -70,10 +70,8 @@ __all__ = [
     "Projection",
     "bind_filter",
     "bind_to_file",
-    "create_absent_column",
     "find_root_id",
     "to_arrow_condition",
-    "to_column_type",
     "to_filter_schema",
     "to_stored_schema",
     "widen_for_planning",
@@ -82,86 +80,86 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Projection:
-    """How the batches of one file become batches of the table's columns.
+    """A conversion of the batches of one file to batches of the table's columns.
 
     Attributes:
         wanted: The columns, by the table's schema.
-        held: The columns of the file by field id.
+        stored: The columns of the file by field id.
         constants: Values by field id of columns that the file may lack, since it is partitioned
             by them; a value may be null.
     """
 
     wanted: Sequence[NestedField]
-    held: Mapping[int, NestedField]
+    stored: Mapping[int, NestedField]
     constants: Mapping[int, Any]
 
     @classmethod
-    def of(
+    def from_file(
         cls, wanted: Sequence[NestedField], file: Schema, constants: Mapping[int, Any]
     ) -> Projection:
-        """The projection of a file with a schema."""
+        """Return the projection of a file with a schema."""
         return cls(wanted, {field.field_id: field for field in file.fields}, constants)
 
     @property
     def columns(self) -> list[str]:
-        """The columns of the file that are needed."""
-        fields = (self.held.get(field.field_id) for field in self.wanted)
+        """Names of the columns of the file that are needed."""
+        fields = (self.stored.get(field.field_id) for field in self.wanted)
         return [field.name for field in fields if field is not None]
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """One batch of the file.
+        """Convert one batch of the file.
 
         Raises:
-            SchemaError: If a column has a type that the table's cannot hold, or one that must not
-                be null is missing.
+            SchemaError: If the table's type cannot represent that of a column, or a column that
+                must not be null is missing.
         """
-        arrays = [self._array(field, batch) for field in self.wanted]
+        arrays = [self._fit_column(field, batch) for field in self.wanted]
         return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in self.wanted])
 
-    def _array(self, field: NestedField, batch: pa.RecordBatch) -> pa.Array:
-        held = self.held.get(field.field_id)
-        if held is None:
+    def _fit_column(self, field: NestedField, batch: pa.RecordBatch) -> pa.Array:
+        stored = self.stored.get(field.field_id)
+        if stored is None:
             return create_absent_column(field, batch.num_rows, self.constants)
         try:
-            return self._fit(batch.column(held.name), held.field_type, field.field_type)
+            return self._fit(batch.column(stored.name), stored.field_type, field.field_type)
         except (pa.ArrowException, ResolveError) as error:
             raise SchemaError(
-                f"column {field.name!r} is {held.field_type} in the file and {field.field_type} "
+                f"column {field.name!r} is {stored.field_type} in the file and {field.field_type} "
                 f"in the schema that is read: {error}. If the table's schema has changed since "
                 "the query started, restart the query"
             ) from error
 
-    def _fit(self, array: pa.Array, held: IcebergType, wanted: IcebergType) -> pa.Array:
-        # Newer versions of pyarrow read UUIDs as a type of their own.
+    def _fit(self, array: pa.Array, stored: IcebergType, wanted: IcebergType) -> pa.Array:
+        # Newer versions of PyArrow read UUIDs as an extension type.
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
-        if isinstance(held, UUIDType) or isinstance(wanted, UUIDType):
-            return _fit_uuids(array, held, wanted)
-        if isinstance(held, PrimitiveType) and held == wanted:
+        if isinstance(stored, UUIDType) or isinstance(wanted, UUIDType):
+            return _fit_uuids(array, stored, wanted)
+        if isinstance(stored, PrimitiveType) and stored == wanted:
             return array
-        if isinstance(held, StructType) and isinstance(wanted, StructType):
-            return self._struct(array, held, wanted)
-        if isinstance(held, ListType) and isinstance(wanted, ListType):
-            pair = held.element_type, wanted.element_type
+        if isinstance(stored, StructType) and isinstance(wanted, StructType):
+            return self._fit_struct(array, stored, wanted)
+        if isinstance(stored, ListType) and isinstance(wanted, ListType):
+            pair = stored.element_type, wanted.element_type
             return list_with(array, lambda values: self._fit(values, *pair))
-        if isinstance(held, MapType) and isinstance(wanted, MapType):
+        if isinstance(stored, MapType) and isinstance(wanted, MapType):
             return map_with(
                 array,
-                lambda keys: self._fit(keys, held.key_type, wanted.key_type),
-                lambda items: self._fit(items, held.value_type, wanted.value_type),
+                lambda keys: self._fit(keys, stored.key_type, wanted.key_type),
+                lambda items: self._fit(items, stored.value_type, wanted.value_type),
             )
-        return array.cast(to_column_type(promote(held, wanted)))
+        return array.cast(to_column_type(promote(stored, wanted)))
 
-    def _struct(self, array: pa.Array, held: StructType, wanted: StructType) -> pa.Array:
-        places = {field.field_id: place for place, field in enumerate(held.fields)}
+    def _fit_struct(self, array: pa.Array, stored: StructType, wanted: StructType) -> pa.Array:
+        indices = {field.field_id: index for index, field in enumerate(stored.fields)}
         children = []
         for field in wanted.fields:
-            place = places.get(field.field_id)
-            if place is None:
+            index = indices.get(field.field_id)
+            if index is None:
                 children.append(create_absent_column(field, len(array), self.constants))
             else:
-                kind = held.fields[place].field_type
-                children.append(self._fit(array.field(place), kind, field.field_type))
+                kind = stored.fields[index].field_type
+                children.append(self._fit(array.field(index), kind, field.field_type))
         fields = [
             pa.field(field.name, child.type, nullable=field.optional)
             for field, child in zip(wanted.fields, children, strict=True)
@@ -171,27 +169,27 @@ class Projection:
 
 def to_stored_schema(schema: Schema) -> Schema:
     """Return a schema that reads UUIDs as the bytes that are in files, instead of as text."""
-    whole = _with_uuids_as(FixedType(_UUID_BYTES), schema.as_struct())
+    whole = _replace_uuids(FixedType(_UUID_BYTES), schema.as_struct())
     return Schema(*whole.fields)
 
 
 def to_column_type(kind: IcebergType) -> pa.DataType:
     """Return the Arrow type of a projected column: that of the table, with UUIDs as text."""
-    return schema_to_pyarrow(_with_uuids_as(StringType(), kind), include_field_ids=False)
+    return schema_to_pyarrow(_replace_uuids(StringType(), kind), include_field_ids=False)
 
 
-def _with_uuids_as(other: PrimitiveType, kind: Any) -> Any:
+def _replace_uuids(other: PrimitiveType, kind: Any) -> Any:
     if isinstance(kind, StructType):
         fields = (
-            field.model_copy(update={"field_type": _with_uuids_as(other, field.field_type)})
+            field.model_copy(update={"field_type": _replace_uuids(other, field.field_type)})
             for field in kind.fields
         )
         return StructType(*fields)
     if isinstance(kind, ListType):
-        element = _with_uuids_as(other, kind.element_type)
+        element = _replace_uuids(other, kind.element_type)
         return ListType(kind.element_id, element, kind.element_required)
     if isinstance(kind, MapType):
-        key, value = _with_uuids_as(other, kind.key_type), _with_uuids_as(other, kind.value_type)
+        key, value = _replace_uuids(other, kind.key_type), _replace_uuids(other, kind.value_type)
         return MapType(kind.key_id, key, kind.value_id, value, kind.value_required)
     return other if isinstance(kind, UUIDType) else kind
 
@@ -203,10 +201,10 @@ def create_absent_column(field: NestedField, rows: int, constants: Mapping[int, 
     """Return a column that a file lacks, in the form of columns that files have.
 
     Args:
-        field: The column, as it is read.
+        field: The column, in the schema that is read.
         rows: Number of rows.
-        constants: Values by field id of the file's partition. In the order of the spec ("Column
-            Projection") they take precedence over the default, also where they are null.
+        constants: Values by field id of the file's partition. By the spec ("Column Projection")
+            they take precedence over the default, even if they are null.
 
     Raises:
         SchemaError: If the column must not be null, and no value is known.
@@ -222,11 +220,11 @@ def create_absent_column(field: NestedField, rows: int, constants: Mapping[int, 
     return pa.nulls(rows, kind)
 
 
-def _fit_uuids(array: pa.Array, held: IcebergType, wanted: IcebergType) -> pa.Array:
+def _fit_uuids(array: pa.Array, stored: IcebergType, wanted: IcebergType) -> pa.Array:
     if isinstance(wanted, FixedType):
         return array
-    if held != wanted:
-        promote(held, wanted)  # for its error: sixteen bytes are UUIDs too, other types are not
+    if stored != wanted:
+        promote(stored, wanted)  # raises for types other than sixteen bytes
     return uuid_texts(array)
 
 
@@ -274,15 +272,16 @@ def widen_for_planning(
 ) -> BooleanExpression:
     """Return a filter that PyIceberg's planner can compare with the values of partitions.
 
-    It keeps every file that the given filter keeps, and perhaps more: the readers decide. What the
-    planner gets wrong is left out or widened. It reads the UUIDs of identity partitions as
-    Python's, and compares them with bytes: no file would match. It computes the day after
-    9999-12-31, and the one before 0001-01-01, and fails. And ``truncate`` of the least integers
-    wraps to the greatest ones, in all writers, which a comparison with the smaller ones misses.
+    It keeps every file that the given filter keeps, and perhaps more: the readers decide.
+    Conditions that the planner gets wrong are left out or widened. It reads the UUIDs of identity
+    partitions as Python's, and compares them with bytes: no file would match. It computes the day
+    after 9999-12-31, and the one before 0001-01-01, and fails. And ``truncate`` of the least
+    integers wraps to the greatest ones, in all writers: a comparison with the smaller ones misses
+    them.
 
     Args:
         expression: The filter.
-        schema: The columns that it names.
+        schema: The columns that the filter names.
         specs: All partition specs of the table.
     """
     fields: dict[int, list[PartitionField]] = {}
@@ -296,98 +295,98 @@ def widen_for_planning(
 
 
 def bind_to_file(
-    bound: BooleanExpression, schema: Schema, held: Schema, constants: Mapping[int, Any]
+    bound: BooleanExpression, schema: Schema, stored: Schema, constants: Mapping[int, Any]
 ) -> BooleanExpression:
-    """Return what a filter asks of the columns of one file, bound to them.
+    """Return the conditions of a filter on the columns of one file, bound to these.
 
     Args:
         bound: The filter, bound to `schema`.
         schema: The columns that are read.
-        held: The columns of the file.
-        constants: Values by field id that the file's partition has.
+        stored: The columns of the file.
+        constants: Values by field id of the file's partition.
 
     Raises:
         ValueError: If a column of the file has a type that cannot be compared with a value.
-        TypeError: If it has.
+        TypeError: Likewise, depending on the type.
     """
-    inside = visit(rewrite_not(bound), _InFile(schema, held, constants))
-    return bind(to_filter_schema(held), inside, case_sensitive=True)
+    inside = visit(rewrite_not(bound), _InFile(schema, stored, constants))
+    return bind(to_filter_schema(stored), inside, case_sensitive=True)
 
 
 def find_root_id(number: int, schema: Schema) -> int:
-    """Return the id of the top-level column that a field of structs is in, or that it is."""
-    return _path(number, schema.fields)[0].field_id
+    """Return the id of the top-level column of a field, which may be inside of structs."""
+    return _find_path(number, schema.fields)[0].field_id
 
 
-def _path(number: int, fields: Iterable[NestedField]) -> tuple[NestedField, ...]:
-    """Return the fields from the top down to that of an id, which is inside of structs alone."""
+def _find_path(number: int, fields: Iterable[NestedField]) -> tuple[NestedField, ...]:
+    """Return the fields from the top down to that of an id; structs alone are searched."""
     for field in fields:
         if field.field_id == number:
             return (field,)
         kind = field.field_type
-        inside = _path(number, kind.fields) if isinstance(kind, StructType) else ()
+        inside = _find_path(number, kind.fields) if isinstance(kind, StructType) else ()
         if inside:
             return (field, *inside)
     return ()
 
 
 class _Condition(BoundBooleanExpressionVisitor[Any]):
-    """Makes Arrow's conditions of predicates; a comparison with null is null, as in SQL."""
+    """A visitor that creates Arrow's conditions; a comparison with null is null, as in SQL."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
-    def _column(self, term: BoundTerm) -> Any:
+    def _get_column(self, term: BoundTerm) -> Any:
         # By ids and not by the dotted name: a column's own name may have dots.
-        path = _path(term.ref().field.field_id, self._schema.fields)
+        path = _find_path(term.ref().field.field_id, self._schema.fields)
         return pc.field(*(field.name for field in path))
 
-    def _one_of(self, term: BoundTerm, values: Collection[Any]) -> Any:
+    def _match_any(self, term: BoundTerm, values: Collection[Any]) -> Any:
         kind = term.ref().field.field_type
-        literals = [_scalar(value, kind) for value in values]
-        return self._column(term).isin(pa.array(literals, to_column_type(kind)))
+        literals = [_to_scalar(value, kind) for value in values]
+        return self._get_column(term).isin(pa.array(literals, to_column_type(kind)))
 
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> Any:
-        return self._one_of(term, literals)
+        return self._match_any(term, literals)
 
     def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> Any:
-        return ~self._one_of(term, literals)
+        return ~self._match_any(term, literals)
 
     def visit_is_nan(self, term: BoundTerm) -> Any:
-        return pc.is_nan(self._column(term))
+        return pc.is_nan(self._get_column(term))
 
     def visit_not_nan(self, term: BoundTerm) -> Any:
-        return ~pc.is_nan(self._column(term))
+        return ~pc.is_nan(self._get_column(term))
 
     def visit_is_null(self, term: BoundTerm) -> Any:
-        return self._column(term).is_null()
+        return self._get_column(term).is_null()
 
     def visit_not_null(self, term: BoundTerm) -> Any:
-        return self._column(term).is_valid()
+        return self._get_column(term).is_valid()
 
     def visit_equal(self, term: BoundTerm, literal: Any) -> Any:
-        return self._column(term) == _literal(term, literal)
+        return self._get_column(term) == _to_literal(term, literal)
 
     def visit_not_equal(self, term: BoundTerm, literal: Any) -> Any:
-        return self._column(term) != _literal(term, literal)
+        return self._get_column(term) != _to_literal(term, literal)
 
     def visit_greater_than_or_equal(self, term: BoundTerm, literal: Any) -> Any:
-        return self._column(term) >= _literal(term, literal)
+        return self._get_column(term) >= _to_literal(term, literal)
 
     def visit_greater_than(self, term: BoundTerm, literal: Any) -> Any:
-        return self._column(term) > _literal(term, literal)
+        return self._get_column(term) > _to_literal(term, literal)
 
     def visit_less_than(self, term: BoundTerm, literal: Any) -> Any:
-        return self._column(term) < _literal(term, literal)
+        return self._get_column(term) < _to_literal(term, literal)
 
     def visit_less_than_or_equal(self, term: BoundTerm, literal: Any) -> Any:
-        return self._column(term) <= _literal(term, literal)
+        return self._get_column(term) <= _to_literal(term, literal)
 
     def visit_starts_with(self, term: BoundTerm, literal: Any) -> Any:
-        return pc.starts_with(self._column(term), literal.value)
+        return pc.starts_with(self._get_column(term), literal.value)
 
     def visit_not_starts_with(self, term: BoundTerm, literal: Any) -> Any:
-        return ~pc.starts_with(self._column(term), literal.value)
+        return ~pc.starts_with(self._get_column(term), literal.value)
 
     def visit_true(self) -> Any:
         return pc.scalar(True)  # noqa: FBT003  Arrow's own signature
@@ -405,11 +404,11 @@ class _Condition(BoundBooleanExpressionVisitor[Any]):
         return left_result | right_result
 
 
-def _literal(term: BoundTerm, literal: Any) -> pa.Scalar:
-    return _scalar(literal.value, term.ref().field.field_type)
+def _to_literal(term: BoundTerm, literal: Any) -> pa.Scalar:
+    return _to_scalar(literal.value, term.ref().field.field_type)
 
 
-def _scalar(value: Any, kind: IcebergType) -> pa.Scalar:
+def _to_scalar(value: Any, kind: IcebergType) -> pa.Scalar:
     """Return a literal of PyIceberg in the form that a projected column has."""
     if isinstance(kind, UUIDType):
         value = str(UUID(bytes=value))
@@ -417,7 +416,7 @@ def _scalar(value: Any, kind: IcebergType) -> pa.Scalar:
 
 
 class _Rewriting(BooleanExpressionVisitor[BooleanExpression]):
-    """Rebuilds an expression that has no negation around others."""
+    """A visitor that rebuilds an expression without negations around other expressions."""
 
     def visit_true(self) -> BooleanExpression:
         return AlwaysTrue()
@@ -446,7 +445,7 @@ class _Rewriting(BooleanExpressionVisitor[BooleanExpression]):
 
 
 class _ForPlanning(_Rewriting):
-    """Leaves out conditions, which count as true, or widens them. See `widen_for_planning`."""
+    """A visitor that replaces conditions by true, or widens them, for `widen_for_planning`."""
 
     def __init__(self, schema: Schema, fields: Mapping[int, Sequence[PartitionField]]) -> None:
         self._schema = schema
@@ -473,11 +472,11 @@ class _ForPlanning(_Rewriting):
 
 _GREATEST = {"int": 2**31 - 1, "long": 2**63 - 1}
 _TO_WIDEN = (EqualTo, In, LessThan, LessThanOrEqual)
-"""Predicates that PyIceberg compares with values of partitions, and that the least values meet."""
+"""Predicates that PyIceberg compares with values of partitions, and that the least values match."""
 
 
 def _can_project(field: PartitionField, bound: BoundPredicate) -> bool:
-    """Return True if PyIceberg can turn a predicate into those on the values of a partition."""
+    """Return True if PyIceberg can convert a predicate to one on the values of a partition."""
     try:
         field.transform.project(field.name, bound)
         field.transform.strict_project(field.name, bound)
@@ -487,25 +486,25 @@ def _can_project(field: PartitionField, bound: BoundPredicate) -> bool:
 
 
 class _InFile(_Rewriting):
-    """Turns conditions on columns that are read into conditions on those of a file."""
+    """A visitor that converts conditions on columns that are read to those on columns of a file."""
 
-    def __init__(self, schema: Schema, held: Schema, constants: Mapping[int, Any]) -> None:
+    def __init__(self, schema: Schema, stored: Schema, constants: Mapping[int, Any]) -> None:
         self._schema = schema
-        self._held = held
+        self._stored = stored
         self._constants = constants
 
     def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
         field = predicate.term.ref().field
-        name = self._held.find_column_name(field.field_id)
+        name = self._stored.find_column_name(field.field_id)
         if name is None:
-            return self._of_absent(predicate, field)
+            return self._decide_absent(predicate, field)
         # Row groups have no statistics of UUIDs that Arrow compares.
         is_uuid = isinstance(field.field_type, UUIDType)
-        return AlwaysTrue() if is_uuid else _unbound(predicate, name)
+        return AlwaysTrue() if is_uuid else _unbind(predicate, name)
 
-    def _of_absent(self, predicate: BoundPredicate, field: NestedField) -> BooleanExpression:
+    def _decide_absent(self, predicate: BoundPredicate, field: NestedField) -> BooleanExpression:
         root = find_root_id(field.field_id, self._schema)
-        if self._held.find_column_name(root) is not None:
+        if self._stored.find_column_name(root) is not None:
             return AlwaysTrue()  # the value differs by row: it is null where the struct is null
         column = self._schema.find_field(root)
         rows = pa.table([create_absent_column(column, 1, self._constants)], [column.name])
@@ -513,7 +512,7 @@ class _InFile(_Rewriting):
         return AlwaysTrue() if found else AlwaysFalse()
 
 
-def _unbound(predicate: BoundPredicate, name: str) -> BooleanExpression:
+def _unbind(predicate: BoundPredicate, name: str) -> BooleanExpression:
     made: Any = predicate
     if isinstance(predicate, BoundUnaryPredicate):
         return predicate.as_unbound(name)

@@ -1,4 +1,4 @@
-"""Names and values in a table's metadata that describe what queries have written into it.
+"""Names and values in a table's metadata that describe the epochs of queries.
 
 The summary of an epoch's snapshot has the keys that Iceberg's own Spark sink writes
 (``SparkWrite.StreamingWrite``). Properties of the table have the newest epoch of each query, and
@@ -34,59 +34,58 @@ __all__ = [
 
 QUERY_KEY = "spark.sql.streaming.queryId"
 EPOCH_KEY = "spark.sql.streaming.epochId"
-"""In summaries: the query, and the number of the epoch."""
+"""Keys in summaries of snapshots: the query, and the number of the epoch."""
 
 PARENT_KEY = "krishiv.parent"
-"""In summaries: the id of the snapshot before, which PyIceberg takes out of the next one when that
-expires."""
+"""Key in summaries of snapshots: the id of the parent, which PyIceberg removes from a snapshot when
+the parent expires."""
 
 EPOCH_PREFIX = "krishiv.epoch."
-"""Before a query's id, a property of the table: the number of its newest epoch."""
+"""A table property with this prefix and a query's id: the number of the query's newest epoch."""
 
 NO_EPOCH = "none"
-"""The value of that property before the first epoch: the catalog has shown that it keeps it."""
+"""The value of that property before the first epoch, which shows that the catalog keeps it."""
 
 DIGEST_PREFIX = "krishiv.plan."
-"""Likewise: that number, a colon, and the digest of what Spark planned for the epoch."""
+"""Likewise: that number, a colon, and the digest of Spark's plan of the epoch."""
 
 OFFSETS_PREFIX = "krishiv.offsets."
-"""Likewise: that number, and the offset of each source at the end of that epoch, as JSON."""
+"""Likewise: that number, and the offset of each source at the end of the epoch, as JSON."""
 
 UPSERT_KEY = "krishiv.upsert.key"
-"""A property of the table: the ids of the key columns of the newest upsert, separated by commas."""
+"""A table property: the ids of the key columns of the newest upsert, separated by commas."""
 
 UPSERT_KEY_PREFIX = f"{UPSERT_KEY}."
-"""Before a query's id, likewise: those of the query's own upserts."""
+"""Likewise, with a query's id: those of the query's own upserts."""
 
 
 def find_digest(properties: Mapping[str, str], query: str, epoch: str) -> str | None:
-    """The digest of what Spark planned for an epoch, by the table's properties.
+    """Return the digest of Spark's plan of an epoch, from the table's properties.
 
     Args:
-        properties: Of the table.
-        query: The id that the query has as a sink.
-        epoch: Number of its newest epoch, as the table has it.
+        properties: Properties of the table.
+        query: Id of the query, as of a sink.
+        epoch: Number of its newest epoch, as the table's property contains it.
 
     Returns:
-        None if they do not say it, or say it of another epoch: somebody has changed one of the two.
+        None if the property is missing, or of another epoch: a program has changed one of the two.
     """
     number, _, digest = properties.get(f"{DIGEST_PREFIX}{query}", "").partition(":")
     return digest if number == epoch else None
 
 
 def find_parent_id(snapshot: Snapshot) -> int | None:
-    """The id of the snapshot before, also if that has expired; None for the first one.
+    """Return the id of the parent, also if that has expired; None for the first snapshot.
 
-    Of one that another program has written, None as well if it expired and was taken out.
+    For a snapshot of another program, None also if the expired parent's id was removed.
     """
     if snapshot.parent_snapshot_id is not None or snapshot.summary is None:
         return snapshot.parent_snapshot_id
-    told = snapshot.summary.get(PARENT_KEY)
-    return parse_count(told)
+    return parse_count(snapshot.summary.get(PARENT_KEY))
 
 
 def find_query_id(snapshot: Snapshot) -> str | None:
-    """The query whose epoch a snapshot is; None if it is none's."""
+    """Return the query whose epoch a snapshot is; None for other snapshots."""
     return None if snapshot.summary is None else snapshot.summary.get(QUERY_KEY)
 
 
@@ -94,11 +93,11 @@ def find_query_id(snapshot: Snapshot) -> str | None:
 
 
 _MOST_DIGITS = 19
-"""Of 64 bits, as ids of snapshots have them; Python refuses to convert a few thousand."""
+"""Digits of 64 bits, as ids of snapshots have. Python refuses to convert a few thousand digits."""
 
 
 def parse_count(value: object) -> int | None:
-    """Return a number that is not negative, as metadata contains it as text; None for others."""
+    """Return a number from its text in metadata; None for negative numbers and other texts."""
     text = str(value) if type(value) is int else value  # summaries are not always text
     # ``isdigit`` alone accepts characters that ``int`` refuses.
     if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
@@ -107,16 +106,18 @@ def parse_count(value: object) -> int | None:
 
 
 def iterate_ancestors(snapshots: Mapping[int, Snapshot], start: int | None) -> Iterator[Snapshot]:
-    """Yield a snapshot and its ancestors, the newest first, as far as the table has them.
+    """Yield a snapshot and its ancestors that the table still has, newest first.
 
-    Ends where an ancestor comes again: damaged metadata may name a child as a parent.
+    Ends before an ancestor that was yielded: damaged metadata may name a child as a parent.
 
     Args:
-        snapshots: By id.
-        start: Id of the first one.
+        snapshots: Snapshots of the table by id.
+        start: Id of the first one to yield; None for none.
     """
-    seen: set[int] = set()
-    while start is not None and start not in seen and (found := snapshots.get(start)) is not None:
+    yielded: set[int] = set()
+    while (
+        start is not None and start not in yielded and (found := snapshots.get(start)) is not None
+    ):
         yield found
-        seen.add(start)
+        yielded.add(start)
         start = found.parent_snapshot_id

@@ -1,8 +1,8 @@
-"""PyIceberg's client of REST catalogs, guarded, and with an end to its patience.
+"""PyIceberg's client of REST catalogs, guarded, and with timeouts.
 
-PyIceberg 0.12 sets no timeout, so that a catalog that takes a request and never answers would hold
-a query for ever, whatever its `commitTimeout`. One that has never answered is given up soon: its
-address may be wrong (`krishiv_spark.runtime.contact`).
+PyIceberg 0.12 sets no timeout, so that a catalog that accepts a request and never responds would
+block a query permanently, regardless of its `commitTimeout`. A catalog that has never responded
+gets shorter timeouts: its address may be wrong (`krishiv_spark.runtime.contact`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["GuardedRestCatalog", "TimeoutRestCatalog"]
 
 _CONNECT_S, _READ_S = 10.0, 60.0
-"""The latter between two pieces of an answer. A commit that took longer may have happened: it is
-looked up."""
+"""The second is the time between two pieces of a response. A commit that takes longer may have
+succeeded: the sink checks the table."""
 
 _FIRST_CONNECT_S, _FIRST_READ_S = 4.0, 8.0
 
@@ -57,20 +57,20 @@ class GuardedRestCatalog(GuardedCatalog, RestCatalog):
     def _response_to_table(
         self, identifier_tuple: tuple[str, ...], table_response: TableResponse
     ) -> Table:
-        metadata, place = table_response.metadata, table_response.metadata_location or ""
-        io, config = self._vended_io(table_response, place), table_response.config
-        return self._guarded(Table(identifier_tuple, metadata, place, io, self, config))
+        metadata, location = table_response.metadata, table_response.metadata_location or ""
+        io, config = self._create_vended_io(table_response, location), table_response.config
+        return self._guard(Table(identifier_tuple, metadata, location, io, self, config))
 
     @override
     def _response_to_staged_table(
         self, identifier_tuple: tuple[str, ...], table_response: TableResponse
     ) -> StagedTable:
-        metadata, place = table_response.metadata, table_response.metadata_location or ""
-        io = self._vended_io(table_response, place)
-        return StagedTable(identifier_tuple, metadata, place, io, self)
+        metadata, location = table_response.metadata, table_response.metadata_location or ""
+        io = self._create_vended_io(table_response, location)
+        return StagedTable(identifier_tuple, metadata, location, io, self)
 
     def keep_choices_of(self, given: Mapping[str, Any]) -> None:
-        """Have the settings that the user has given win over those of the server.
+        """Make the user's settings take precedence over those of the server.
 
         Args:
             given: The user's settings of the catalog.
@@ -78,7 +78,7 @@ class GuardedRestCatalog(GuardedCatalog, RestCatalog):
         self.user_settings = given
         self.properties = keep_users_choices(self.properties, given)
 
-    def _vended_io(self, response: TableResponse, location: str) -> FileIO:
+    def _create_vended_io(self, response: TableResponse, location: str) -> FileIO:
         credentials = self._resolve_storage_credentials(response.storage_credentials, location)
         vended = {**response.config, **credentials}
         settings = merge_vended(self.properties, vended, self.user_settings)
@@ -88,24 +88,25 @@ class GuardedRestCatalog(GuardedCatalog, RestCatalog):
 
 
 class TimeoutRestCatalog(GuardedRestCatalog):
-    """Fails when the catalog does not answer. Driver."""
+    """A client of REST catalogs that fails if the catalog does not respond. Driver."""
 
     def _config_headers(self, session: Session) -> None:
-        # The first that PyIceberg does with a new session; next it may ask for a token.
+        # PyIceberg calls this first for a new session, before it may request a token.
         guard(session)
         if any(key in _LOGINS or key.startswith("header.") for key in self.properties):
             for uri in (self.uri, self.properties.get("oauth2-server-uri", "")):
                 warn_of_plain_http(uri, "the login of the catalog ('catalog.uri')")
-        session.request = partial(_ask, session.request)  # type: ignore[method-assign]  # the only way in
+        session.request = partial(_send, session.request)  # type: ignore[method-assign]  # the only way in
         super()._config_headers(session)
 
 
-def _ask(request: Callable[..., Any], method: str, url: str, **given: Any) -> Any:
-    """Send a request, and wait for its answer as long as befits who is asked."""
+def _send(request: Callable[..., Any], method: str, url: str, **given: Any) -> Any:
+    """Send a request with a timeout, which is shorter if the server has never responded."""
     to = urlsplit(url)
     name = f"catalog {to.hostname}:{to.port}"
-    usual = has_contacted(name)
-    patience = (_CONNECT_S, _READ_S) if usual else (_FIRST_CONNECT_S, _FIRST_READ_S)
-    answer = request(method, url, timeout=patience, **given)
+    timeout = (_FIRST_CONNECT_S, _FIRST_READ_S)
+    if has_contacted(name):
+        timeout = (_CONNECT_S, _READ_S)
+    response = request(method, url, timeout=timeout, **given)
     record_contact(name)
-    return answer
+    return response

@@ -45,7 +45,7 @@ __all__ = [
     "select_row_groups",
 ]
 
-_LEAST_BYTES = 16 * 2**20
+_MIN_TASK_BYTES = 16 * 2**20
 _PARQUET = "PARQUET"
 _DELETE_SCHEMA = pa.schema([("file_path", pa.string()), ("pos", pa.int64())])
 """Of files with deleted positions (Iceberg spec, "Position Delete Files")."""
@@ -53,22 +53,22 @@ _DELETE_COLUMNS = tuple(_DELETE_SCHEMA.names)
 
 _Positions: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 _NO_POSITIONS: _Positions = np.empty(0, np.int64)
-_TASKS = 200
-_MOST_RANGES = 200_000
-"""Of 128 MiB, they are 25 TB."""
+_TARGET_TASKS = 200
+_MAX_RANGES = 200_000
+"""Limit of the parts of files in a batch: of 128 MiB each, they are 25 TB."""
 
 
 @dataclass(frozen=True)
 class ScanProjection:
-    """What tasks must know to read the files of a table.
+    """The columns of a table that tasks read, and the rows under a filter.
 
     Attributes:
-        io: How files are opened; it knows nothing of the catalog.
-        wanted: The columns to read, named as Spark knows them; those that only the filter looks
-            at come last.
-        columns: How many of them are yielded.
+        io: Opens files; it has no settings of the catalog.
+        wanted: The columns to read, with Spark's names; columns that only the filter needs come
+            last.
+        columns: Number of them that are yielded.
         names: Field ids of files that have none (Iceberg spec, "Column Projection").
-        row_filter: Rows to yield; None for all.
+        row_filter: Filter of the rows to yield; None for all.
     """
 
     io: FileIO
@@ -95,12 +95,12 @@ class ScanProjection:
 
 @dataclass(frozen=True, slots=True)
 class FileScanTask:
-    """A part of one file: the row groups whose midpoint lies in a range of bytes.
+    """A part of one file: the row groups whose midpoint is in a range of bytes.
 
     Attributes:
         file: The whole file, with its deletes.
-        start: First byte.
-        end: Byte after the last one.
+        start: First byte, inclusive.
+        end: Last byte, exclusive.
     """
 
     file: TableFile
@@ -110,11 +110,11 @@ class FileScanTask:
 
 @dataclass(frozen=True)
 class ScanTaskGroup:
-    """What one task reads.
+    """The parts of files that one task reads.
 
     Attributes:
         ranges: Parts of files.
-        scan: A pickled `ScanProjection`: made once for all tasks of a batch.
+        scan: A `ScanProjection`, pickled once for all tasks of a batch.
     """
 
     ranges: tuple[FileScanTask, ...]
@@ -122,23 +122,27 @@ class ScanTaskGroup:
 
 
 def choose_task_bytes(files: Iterable[TableFile], most: int) -> int:
-    """How much one task reads, so that there are tasks for many cores, but none that are tiny.
+    """Choose the size of a task, so that there are tasks for many cores but no tiny ones.
 
-    As Iceberg's connector has it (``TableScanUtil.adjustSplitSize``), for the 200 partitions that
-    Spark shuffles into if it is not told otherwise; the number of cores is not known here. Unlike
-    there, to open a file counts: of a hundred thousand small files it would make 25 000 tasks.
+    As in Iceberg's connector (``TableScanUtil.adjustSplitSize``), for Spark's default of 200
+    shuffle partitions, since the number of cores is unknown here. Unlike there, opening a file
+    counts: a hundred thousand small files would otherwise be 25 000 tasks.
+
+    Args:
+        files: The files of the batch.
+        most: Largest size, in bytes.
     """
     whole = sum(file.size + OPEN_COST for file in files)
-    return min(most, max(_LEAST_BYTES, whole // _TASKS))
+    return min(most, max(_MIN_TASK_BYTES, whole // _TARGET_TASKS))
 
 
 def plan_tasks(files: Iterable[TableFile], scan: ScanProjection, most: int) -> list[ScanTaskGroup]:
-    """Files as tasks of about `most` bytes each. Driver.
+    """Divide files into tasks of about `most` bytes each. Driver.
 
-    Larger ones, if there were more than `_MOST_RANGES`: metadata may give a file any size.
+    Tasks are larger if there were more than `_MAX_RANGES`: metadata may give a file any size.
     """
     files = list(files)
-    most = max(most, -(-sum(file.size for file in files) // _MOST_RANGES))
+    most = max(most, -(-sum(file.size for file in files) // _MAX_RANGES))
     ranges = (
         FileScanTask(file, start, end)
         for file in files
@@ -149,32 +153,34 @@ def plan_tasks(files: Iterable[TableFile], scan: ScanProjection, most: int) -> l
 
 
 def read_task(part: ScanTaskGroup) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task; holds about a page of each column, one batch, and the deletes.
+    """Yield the rows of one task.
+
+    Has about a page of each column, one batch, and the deletes in memory.
 
     Raises:
-        DataLossError: If a file is no longer there, or is damaged.
+        DataLossError: If a file is missing or damaged.
         SchemaError: If a file's columns do not fit.
     """
-    scan = _unpickled(part.scan)
+    scan = _load_scan(part.scan)
     deletes = _Deletes(scan.io, [piece.file for piece in part.ranges])
     with redact_errors(scan.io, "read files of the table"):
         for piece in part.ranges:
             try:
-                rows = _read_range(piece, scan, deletes.of(piece.file))
+                rows = _read_range(piece, scan, deletes.list_positions(piece.file))
                 yield from name_rows(piece.file.path, rows)
             except SchemaError as error:
                 raise SchemaError(f"{FORMAT}: {piece.file.path}: {error}") from error
 
 
 def read_files(files: Iterable[TableFile], scan: bytes) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of whole files, as `read_task` does; always in the same order."""
+    """Yield the rows of whole files like `read_task`, always in the same order."""
     return read_task(ScanTaskGroup(tuple(FileScanTask(file, 0, file.size) for file in files), scan))
 
 
-# The tasks of a batch bring the same bytes to a worker that is reused.
+# A worker that is reused gets the same bytes with each task of a batch.
 @functools.lru_cache(maxsize=4)
-def _unpickled(pickled: bytes) -> ScanProjection:
-    scan: ScanProjection = pickle.loads(pickled)  # noqa: S301  made by `plan_tasks`, sent by Spark
+def _load_scan(pickled: bytes) -> ScanProjection:
+    scan: ScanProjection = pickle.loads(pickled)  # noqa: S301  pickled by `plan_tasks`, sent by Spark
     return scan
 
 
@@ -183,20 +189,20 @@ def _read_range(
 ) -> Iterator[pa.RecordBatch]:
     from krishiv_spark.iceberg.projection import Projection
 
-    with _opened(scan.io, piece.file.path) as (source, file):
+    with _open_file(scan.io, piece.file.path) as (source, file):
         _check_rows(file, piece.file)
-        held, fixes = _held(file, scan, piece.file.path)
-        projection = Projection.of(scan.wanted.fields, held, dict(piece.file.constants))
-        condition, groups = scan.condition, select_row_groups(source, held, piece.file, scan)
-        # Any column tells how many rows there are.
+        stored, fixes = _read_file_schema(file, scan, piece.file.path)
+        projection = Projection.from_file(scan.wanted.fields, stored, dict(piece.file.constants))
+        condition, groups = scan.condition, select_row_groups(source, stored, piece.file, scan)
+        # If no column is needed, any column gives the number of rows.
         columns = projection.columns or file.schema.names[:1]
         for first, batch in read_row_groups(file, piece, piece.file.size, columns, only=groups):
-            living = _fixed(_living(batch, first, deleted), fixes)
-            yield from _chosen(projection.fit(living), condition, scan.columns)
+            rows = _apply_corrections(_drop_deleted(batch, first, deleted), fixes)
+            yield from _filter_rows(projection.fit(rows), condition, scan.columns)
 
 
 @contextmanager
-def _opened(io: FileIO, path: str) -> Iterator[tuple[Any, ParquetInput]]:
+def _open_file(io: FileIO, path: str) -> Iterator[tuple[Any, ParquetInput]]:
     try:
         with translate_file_errors(path), io.new_input(path).open() as source:
             yield source, open_input(source)
@@ -223,27 +229,29 @@ def _check_rows(file: ParquetInput, known: TableFile) -> None:
         )
 
 
-def _held(file: ParquetInput, scan: ScanProjection, path: str) -> tuple[Schema, dict[str, Convert]]:
-    """The columns of a file, and what makes instants of INT96 in those that are to hold instants.
+def _read_file_schema(
+    file: ParquetInput, scan: ScanProjection, path: str
+) -> tuple[Schema, dict[str, Convert]]:
+    """Return the columns of a file, and corrections of INT96 in columns that contain instants.
 
     Spark and Hive wrote INT96; tables get such files by ``add_files`` and ``migrate``. As in
-    Iceberg's own readers, the table says whether it is a time with a zone.
+    Iceberg's own readers, the table's type decides whether it is a time with a zone.
     """
     from pyiceberg.schema import Schema
 
-    check_supported(path, file, _unsupported_among_wanted(file, scan))
-    held, fixes = _schema_of(file.schema, scan), make_corrections(file, Calendar())
+    check_supported(path, file, _list_unsupported(file, scan))
+    stored, fixes = _to_schema(file.schema, scan), make_corrections(file, Calendar())
     if not fixes:
-        return held, fixes
+        return stored, fixes
     instants = {f.field_id for f in scan.wanted.fields if "timestamptz" in str(f.field_type)}
-    other = _schema_of(corrected_schema(file), scan)
-    pairs = zip(held.fields, other.fields, strict=True)
+    other = _to_schema(corrected_schema(file), scan)
+    pairs = zip(stored.fields, other.fields, strict=True)
     fields = [new if old.field_id in instants else old for old, new in pairs]
     meant = {field.name for field in fields if field.field_id in instants}
     return Schema(*fields), {name: fix for name, fix in fixes.items() if name in meant}
 
 
-def _unsupported_among_wanted(file: ParquetInput, scan: ScanProjection) -> Iterator[str]:
+def _list_unsupported(file: ParquetInput, scan: ScanProjection) -> Iterator[str]:
     """Yield the names of columns that the scan needs and that cannot be read."""
     wanted = {field.field_id for field in scan.wanted.fields}
     ids = {name: field.field_id for field in scan.names or () for name in field.names}
@@ -252,7 +260,7 @@ def _unsupported_among_wanted(file: ParquetInput, scan: ScanProjection) -> Itera
             yield name
 
 
-def _fixed(batch: pa.RecordBatch, fixes: Mapping[str, Convert]) -> pa.RecordBatch:
+def _apply_corrections(batch: pa.RecordBatch, fixes: Mapping[str, Convert]) -> pa.RecordBatch:
     if not fixes:
         return batch
     names = batch.schema.names
@@ -260,19 +268,19 @@ def _fixed(batch: pa.RecordBatch, fixes: Mapping[str, Convert]) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _schema_of(found: pa.Schema, scan: ScanProjection) -> Schema:
-    """The columns of a file with their field ids."""
+def _to_schema(found: pa.Schema, scan: ScanProjection) -> Schema:
+    """Return the columns of a file with their field ids."""
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 
-    columns = _known_columns(found, scan.names)
+    columns = _drop_unmapped_columns(found, scan.names)
     try:
         return pyarrow_to_schema(columns, scan.names, downcast_ns_timestamp_to_us=True)
     except (TypeError, ValueError) as error:
         raise SchemaError(str(error)) from error
 
 
-def _known_columns(schema: pa.Schema, names: NameMapping | None) -> pa.Schema:
-    """Without the columns that a name mapping does not know, where it is needed at all."""
+def _drop_unmapped_columns(schema: pa.Schema, names: NameMapping | None) -> pa.Schema:
+    """Return a schema without the columns that a name mapping lacks, if the file has no ids."""
     has_ids = any(b"PARQUET:field_id" in (field.metadata or {}) for field in schema)
     if names is None or has_ids:
         return schema
@@ -280,8 +288,10 @@ def _known_columns(schema: pa.Schema, names: NameMapping | None) -> pa.Schema:
     return pa.schema([field for field in schema if field.name in known])
 
 
-def _living(batch: pa.RecordBatch, first: int, deleted: np.ndarray[Any, Any]) -> pa.RecordBatch:
-    """The rows that are not deleted.
+def _drop_deleted(
+    batch: pa.RecordBatch, first: int, deleted: np.ndarray[Any, Any]
+) -> pa.RecordBatch:
+    """Return the rows that are not deleted.
 
     Args:
         batch: Consecutive rows of a file.
@@ -296,7 +306,7 @@ def _living(batch: pa.RecordBatch, first: int, deleted: np.ndarray[Any, Any]) ->
     return batch.filter(pa.array(keep))
 
 
-def _chosen(batch: pa.RecordBatch, condition: Any, columns: int) -> Iterator[pa.RecordBatch]:
+def _filter_rows(batch: pa.RecordBatch, condition: Any, columns: int) -> Iterator[pa.RecordBatch]:
     if condition is None:
         yield batch
     else:
@@ -306,15 +316,15 @@ def _chosen(batch: pa.RecordBatch, condition: Any, columns: int) -> Iterator[pa.
 
 
 def select_row_groups(
-    source: Any, held: Schema, file: TableFile, scan: ScanProjection
+    source: Any, stored: Schema, file: TableFile, scan: ScanProjection
 ) -> frozenset[int] | None:
-    """Numbers of the row groups that may have rows under the filter; None for any of them.
+    """Return the indices of the row groups that may have rows under the filter; None for all.
 
     Args:
-        source: The file, open.
-        held: The columns that are in the file, by their field ids.
-        file: What is known of it.
-        scan: Has the filter.
+        source: The open file.
+        stored: The columns of the file.
+        file: The file in the table's metadata.
+        scan: The projection with the filter.
     """
     import pyarrow.dataset as ds
     from pyiceberg.expressions.visitors import extract_field_ids
@@ -328,27 +338,27 @@ def select_row_groups(
     if any(_may_be_nan(scan.wanted, number) for number in extract_field_ids(bound)):
         return None
     try:
-        inside = bind_to_file(bound, scan.wanted, held, dict(file.constants))
-        condition = expression_to_pyarrow(inside, held)
+        inside = bind_to_file(bound, scan.wanted, stored, dict(file.constants))
+        condition = expression_to_pyarrow(inside, stored)
         fragment = ds.ParquetFileFormat().make_fragment(source).subset(filter=condition)
     except (TypeError, ValueError, pa.ArrowException):
-        return None  # the file's types are others: its rows are looked at one by one
+        return None  # the file has other types: each of its rows is compared
     return frozenset(group.id for group in fragment.row_groups)
 
 
 def _may_be_nan(schema: Schema, number: int) -> bool:
-    """Whether a row group's statistics do not tell of all values: Parquet leaves NaN out."""
+    """Return True if statistics may not cover all values of a column: Parquet omits NaN."""
     from pyiceberg.types import DoubleType, FloatType
 
     return isinstance(schema.find_type(number), (DoubleType, FloatType))
 
 
 class _Deletes:
-    """Positions of deleted rows; each delete file is read once in a task.
+    """The positions of deleted rows; each delete file is read once in a task.
 
     Args:
-        io: Reaches the files.
-        files: Those that the task reads: only their positions are kept.
+        io: The FileIO that reaches the files.
+        files: Files that the task reads: only their positions are kept.
     """
 
     def __init__(self, io: FileIO, files: Iterable[TableFile]) -> None:
@@ -359,23 +369,23 @@ class _Deletes:
             for delete in file.deletes:
                 self._wanted.setdefault(delete, set()).add(file.path)
 
-    def of(self, file: TableFile) -> _Positions:
-        """Positions of deleted rows in a file, ascending."""
-        chunks = [self._positions(delete).get(file.path) for delete in file.deletes]
+    def list_positions(self, file: TableFile) -> _Positions:
+        """Return the positions of deleted rows in a file, ascending."""
+        chunks = [self._read_positions(delete).get(file.path) for delete in file.deletes]
         found = [part for part in chunks if part is not None]
         # Two delete files may name the same row.
         return np.unique(np.concatenate(found)) if found else _NO_POSITIONS
 
-    def _positions(self, delete: DeleteFile) -> Mapping[str, _Positions]:
+    def _read_positions(self, delete: DeleteFile) -> Mapping[str, _Positions]:
         if delete not in self._read:
-            with translate_file_errors(delete.file_path), _delete_errors(delete.file_path):
+            with translate_file_errors(delete.file_path), _explain_delete_errors(delete.file_path):
                 self._read[delete] = _read_positions(self._io, delete, self._wanted[delete])
         return self._read[delete]
 
 
 @contextmanager
-def _delete_errors(path: str) -> Iterator[None]:
-    """Name the file where PyIceberg's readers of other formats fail as they like.
+def _explain_delete_errors(path: str) -> Iterator[None]:
+    """Name the file in errors of PyIceberg's readers of other formats, which are of any class.
 
     Raises:
         BadFileError: If it cannot be read.

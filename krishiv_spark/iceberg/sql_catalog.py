@@ -1,12 +1,12 @@
-"""PyIceberg's SQL catalog without what it does again and again for the same table.
+"""PyIceberg's SQL catalog, with a cache of metadata and a check of SQLite's file. Driver.
 
 PyIceberg reads and parses a table's metadata file whenever a table is loaded, twice for a commit,
-and copies all of it for the next one. A metadata file never changes, and its name has a UUID: once
-the catalog has said where the newest is, a process that has seen it need not read it again. What a
-commit is compared with and set by stays PyIceberg's own (`SqlCatalog.commit_table`).
+and copies all of it for the next one. A metadata file never changes, and its name contains a UUID:
+once the catalog has named the newest one, a process that has read it need not read it again. The
+comparison and the update of a commit stay PyIceberg's own (`SqlCatalog.commit_table`).
 
 A catalog in SQLite is used only while its path leads to the file that was opened: each transaction
-checks that when it begins, and once more right before its COMMIT.
+checks that when it starts, and again right before its COMMIT.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
 
 __all__ = ["CachingSqlCatalog"]
 
-_MOST = 8
-_MOST_NAMES = 20
-_MOST_OPENINGS = 5
+_CACHED_FILES = 8
+_MAX_NAMES = 20
+_MAX_ATTEMPTS = 5
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""In the name of a metadata file. One without it, as ``v3.metadata.json``, may come again."""
+"""Part of a metadata file's name. A name without it, as ``v3.metadata.json``, may be reused."""
 
 
 class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
-    """A SQL catalog that remembers the metadata files it has read or written last. Driver.
+    """A SQL catalog that caches the metadata files it has read or written last. Driver.
 
-    Its tables share their metadata, which nobody changes: PyIceberg's models are frozen.
+    Its tables share their metadata, which never change: PyIceberg's models are frozen.
     """
 
     def __init__(self, name: str, **properties: str) -> None:
         self._open(name, properties)
-        self._known: LruCache[str, TableMetadata] = LruCache(_MOST)
+        self._metadata: LruCache[str, TableMetadata] = LruCache(_CACHED_FILES)
         self._files = MetadataFiles()
 
     def _open(self, name: str, properties: Mapping[str, str]) -> None:
-        """Connect; again if the path of the catalog leads to another file while that is done."""
+        """Connect, and again if the catalog's path leads to another file afterwards."""
         path = parse_sqlite_uri(properties.get("uri", ""))
-        for _ in range(_MOST_OPENINGS):
+        for _ in range(_MAX_ATTEMPTS):
             before = None if path is None else CatalogFile.at(path)
             super().__init__(name, **properties)  # SQLite creates the file if there is none
             self.catalog_file = None if path is None else CatalogFile.at(path)
@@ -69,14 +69,14 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
             event.listen(self.engine, moment, self._check_file)
 
     def _check_file(self, connection: Connection) -> None:
-        """Refuse a transaction of a file that the catalog's path does not lead to any more.
+        """Refuse a transaction in a file that the catalog's path no longer leads to.
 
         A refused transaction is rolled back here. SQLAlchemy takes a transaction for completed
         when its commit has raised: without that, the next statement of the connection would read
         the changes that were not committed, and an epoch would count as committed by them.
 
         Raises:
-            CatalogReplacedError: If it leads elsewhere.
+            CatalogReplacedError: If it leads to another file.
         """
         if self.catalog_file is not None:
             try:
@@ -87,7 +87,7 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
 
     @cached_property
     def _row(self) -> Any:
-        """The statement that finds a table; to make it takes longer than to execute it."""
+        """The statement that finds a table; building it takes longer than executing it."""
         columns = (IcebergTables.table_namespace, IcebergTables.table_name)
         statement = select(*columns, IcebergTables.metadata_location).where(
             IcebergTables.catalog_name == self.name,
@@ -99,10 +99,10 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
 
     @override
     def load_table(self, identifier: str | Identifier) -> Table:
-        """The table as it is now: the catalog is always asked where its metadata is.
+        """Load a table; the location of its metadata is always read from the database.
 
         Raises:
-            NoSuchTableError: If there is none.
+            NoSuchTableError: If it is missing.
         """
         namespace = Catalog.namespace_to_string(Catalog.namespace_from(identifier))
         name = Catalog.table_name_from(identifier)
@@ -118,7 +118,7 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
         location = orm_table.metadata_location
         if not location:
             return super()._convert_orm_to_iceberg(orm_table)  # for its error
-        metadata = self._known.get(location)
+        metadata = self._metadata.get(location)
         if metadata is None:
             file = self._load_file_io(location=location).new_input(location)
             try:
@@ -127,10 +127,10 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
                 error.filename = location
                 raise
             if _UUID.search(location.rpartition("/")[2]):
-                self._known.put(location, metadata)
+                self._metadata.put(location, metadata)
         identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
         io = self._load_file_io(location=location)
-        return self._guarded(Table(identifier, metadata, location, io, self))
+        return self._guard(Table(identifier, metadata, location, io, self))
 
     @override
     def _update_and_stage_table(
@@ -143,12 +143,12 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
         staged = super()._update_and_stage_table(
             current_table, table_identifier, requirements, updates
         )
-        # Before the catalog accepts it: if it does not, no row ever names this location.
-        self._known.put(staged.metadata_location, staged.metadata)
+        # Cached before the catalog accepts it: if it does not, no row ever names this location.
+        self._metadata.put(staged.metadata_location, staged.metadata)
         return staged
 
-    def names_with(self, identifier: Identifier | None = None) -> list[str]:
-        """Return the names of catalogs that have a table in this database.
+    def list_catalog_names(self, identifier: Identifier | None = None) -> list[str]:
+        """Return the names of catalogs that have a table in this database, sorted.
 
         Args:
             identifier: The table; None for any table.
@@ -161,4 +161,4 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
                 IcebergTables.table_name == Catalog.table_name_from(identifier),
             )
         with self.engine.connect() as connection:
-            return sorted(name for (name,) in connection.execute(statement.limit(_MOST_NAMES)))
+            return sorted(name for (name,) in connection.execute(statement.limit(_MAX_NAMES)))

@@ -279,7 +279,7 @@ def delete_expired_files(table: Table, before: TableMetadata) -> None:
         expired = [one for one in before.snapshots if one.snapshot_id not in there]
         if expired and is_expired_by_sink(after.properties) and not has_other_history(table):
             with redact_errors(table.io, "delete files of expired snapshots"):
-                own = OwnFiles.named_by(after, get_guarded_io(table))
+                own = OwnFiles.from_metadata(after, get_guarded_io(table))
                 own.delete(set(_find_unused_files(table, before, expired)))
     except Exception as error:  # noqa: BLE001  the epoch is committed, whatever fails here
         shown = scrub(error)

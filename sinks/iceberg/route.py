@@ -407,7 +407,7 @@ def read_intent_files(table: Table, item: StagedForTable) -> StagedDataFiles:
     """
     from krishiv_spark.sinks.iceberg.epoch_snapshot import read_unlisted_manifest
 
-    own = OwnFiles.staged_for(table)
+    own = OwnFiles.for_staging(table)
     for path in (*filter(None, [item.manifest]), *item.changes):
         if path not in own:
             raise LogError(
@@ -424,4 +424,4 @@ def read_intent_files(table: Table, item: StagedForTable) -> StagedDataFiles:
 def delete_intent_files(table: Table, staged: Sequence[StagedForTable]) -> None:
     """Delete the manifests that intents name; best effort, the rest is for vacuum."""
     with suppress(Exception):
-        OwnFiles.staged_for(table).delete(item.manifest for item in staged if item.manifest)
+        OwnFiles.for_staging(table).delete(item.manifest for item in staged if item.manifest)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "History",
-    "describe_missing_reference",
     "find_batch_snapshot",
     "format_time",
     "get_operation",

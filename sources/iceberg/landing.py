@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["BY_HAND", "NAME_IT", "LandingQuery", "find_landed_rows", "find_landing_query"]
+__all__ = ["find_landed_rows", "find_landing_query"]
 
 _ADDS_NO_ROWS = {"replace", "delete"}
 """Operations that add no rows: compaction, and deletion."""
@@ -120,13 +120,13 @@ def _check_newest(
         raise OptionError(
             f"{FORMAT}: table {history.table} was rolled back: its rows are those {rows} of query "
             f"{landing.query}, which has written epoch {newest}. Wait for its next epoch (the "
-            f"removed rows are not written again), or {BY_HAND}"
+            f"removed rows are not written again), or {_BY_HAND}"
         )
     if newest_here is None and by is None:
         raise OptionError(
             f"{FORMAT}: table {history.table} no longer has a snapshot of query {landing.query}, "
             "so it is unknown whether its rows are exactly the rows that this query has "
-            f"written. If they are, {NAME_IT}"
+            f"written. If they are, {_NAME_IT}"
         )
 
 
@@ -144,7 +144,7 @@ def _check_alone(history: History, landing: LandingQuery) -> None:
                 f"{FORMAT}: table {history.table}: snapshot {snapshot.snapshot_id} of "
                 f"{format_time(snapshot.timestamp_ms)}, of kind {get_operation(snapshot)!r}, was "
                 f"not written by query {landing.query}, which lands the rows. If none of its rows "
-                f"comes from the source after that query's position, {NAME_IT}"
+                f"comes from the source after that query's position, {_NAME_IT}"
             )
 
 
@@ -156,11 +156,11 @@ def _get_epoch(snapshot: Snapshot, query: str) -> str | None:
 
 # --- the query
 
-BY_HAND = (
+_BY_HAND = (
     "set both 'snapshot' and, for the source that follows, 'then.startingOffsets' with the "
     "offset of each partition at which the rows of that snapshot end"
 )
-NAME_IT = "name the query with 'landedBy', by its id or by its checkpoint"
+_NAME_IT = "name the query with 'landedBy', by its id or by its checkpoint"
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def find_landing_query(
     if len(offsets) != 1:
         raise OptionError(
             f"{FORMAT}: query {query}, which has written table {options.table_name}, reads "
-            f"{len(offsets)} sources, and only one can follow: {BY_HAND}"
+            f"{len(offsets)} sources, and only one can follow: {_BY_HAND}"
         )
     return LandingQuery(query, epoch, offsets[0])
 
@@ -217,7 +217,7 @@ def _find_only_query(table: str, properties: Mapping[str, str]) -> str:
     if len(queries) > 1:
         raise OptionError(
             f"{FORMAT}: {len(queries)} queries have written into table {table}: "
-            f"{', '.join(queries)}. {NAME_IT}: rows that the others have written must not be "
+            f"{', '.join(queries)}. {_NAME_IT}: rows that the others have written must not be "
             "read again after the position of that one"
         )
     if queries and f"{OFFSETS_PREFIX}{queries[0]}" in properties:
@@ -227,7 +227,7 @@ def _find_only_query(table: str, properties: Mapping[str, str]) -> str:
         f"{FORMAT}: table {table} does not record the position of the source of its "
         f"rows{known}. krishiv-iceberg's sink records it for streams whose writer has the "
         "option 'checkpointLocation', if it is no longer than 16384 characters. Set 'landedBy' "
-        f"to the checkpoint of the query that lands the rows, or {BY_HAND}"
+        f"to the checkpoint of the query that lands the rows, or {_BY_HAND}"
     )
 
 
@@ -262,13 +262,13 @@ def _parse_offsets(text: str, query: str, epoch: int) -> list[dict[str, Any]]:
         number, offsets = record["epoch"], [dict(offset) for offset in record["offsets"]]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise OffsetError(
-            f"{FORMAT}: table property '{OFFSETS_PREFIX}{query}' is damaged: {error}; {BY_HAND}"
+            f"{FORMAT}: table property '{OFFSETS_PREFIX}{query}' is damaged: {error}; {_BY_HAND}"
         ) from error
     if number != epoch:
         raise OffsetError(
             f"{FORMAT}: table property '{OFFSETS_PREFIX}{query}' is of epoch {number}, and the "
             f"newest of the query is {epoch}: another program has changed one of them; "
-            f"{BY_HAND}"
+            f"{_BY_HAND}"
         )
     return offsets
 
@@ -284,13 +284,13 @@ def _read_checkpoint_offsets(
     if checkpoint is None:
         raise OptionError(
             f"{FORMAT}: table {table} does not record the position of the source of query "
-            f"{query}: set 'landedBy' to the query's checkpoint instead of its id, or {BY_HAND}"
+            f"{query}: set 'landedBy' to the query's checkpoint instead of its id, or {_BY_HAND}"
         )
     planned = checkpoint.offset_seq(epoch)
     if planned is None:
         raise OptionError(
             f"{FORMAT}: {checkpoint.location}/offsets/{epoch} cannot be read, and table {table} "
-            f"has epoch {epoch} of the query; {BY_HAND}"
+            f"has epoch {epoch} of the query; {_BY_HAND}"
         )
     digest = find_digest(properties, query, str(epoch))
     ends = None if digest is None else PlannedOffsets.ends_of(digest)
@@ -298,6 +298,6 @@ def _read_checkpoint_offsets(
         raise OptionError(
             f"{FORMAT}: {checkpoint.location}/offsets/{epoch} does not match epoch {epoch} of "
             f"the query in table {table}: the checkpoint was restored from an older copy, or "
-            f"edited; {BY_HAND}"
+            f"edited; {_BY_HAND}"
         )
     return planned.objects

@@ -41,12 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChangedRowsError",
-    "FileSlice",
-    "SnapshotPolicy",
     "SnapshotStream",
-    "slices_between",
-    "slices_from",
-    "snapshots_after",
 ]
 
 
@@ -156,7 +151,7 @@ class FileSlice:
 
 
 def slices_from(
-    history: History, begin: StreamingOffset, policy: SnapshotPolicy
+    history: History, position: StreamingOffset, policy: SnapshotPolicy
 ) -> Iterator[FileSlice]:
     """Yield all slices from an offset on; that of a snapshot that is skipped is empty.
 
@@ -164,32 +159,32 @@ def slices_from(
         DataLossError: If files from the offset on may have expired.
         ChangedRowsError: If a snapshot is an error by the policy, after the slices before it.
     """
-    if begin.file is not None:
-        yield _continue_snapshot(history, begin, begin.file)
-    for snapshot, reading in snapshots_after(history, begin, policy):
+    if position.file is not None:
+        yield _continue_snapshot(history, position, position.file)
+    for snapshot, reading in snapshots_after(history, position, policy):
         end = None if reading in {"rows", "changes"} else 0
         yield FileSlice(snapshot, end=end, rewrites=reading in {"changes", "copies"})
 
 
-def _continue_snapshot(history: History, begin: StreamingOffset, file: int) -> FileSlice:
-    snapshot = history.find(begin.snapshot or 0)
+def _continue_snapshot(history: History, position: StreamingOffset, file: int) -> FileSlice:
+    snapshot = history.find(position.snapshot or 0)
     if snapshot is None:
         raise DataLossError(
-            f"{FORMAT}: table {history.table}: snapshot {begin.snapshot} has expired, or was "
+            f"{FORMAT}: table {history.table}: snapshot {position.snapshot} has expired, or was "
             f"rolled back, while it was being read; {history.describe_available()}. Start with "
             "another checkpoint, and keep snapshots for longer than reading them takes"
         )
-    return FileSlice(snapshot, begin.scan, file)
+    return FileSlice(snapshot, position.scan, file)
 
 
 def slices_between(
-    history: History, begin: StreamingOffset, end: StreamingOffset, policy: SnapshotPolicy
+    history: History, start: StreamingOffset, end: StreamingOffset, policy: SnapshotPolicy
 ) -> Sequence[FileSlice]:
     """Return the slices between two offsets.
 
     Args:
         history: History up to the snapshot of the end.
-        begin: The offset before the first file, inclusive.
+        start: The offset before the first file, inclusive.
         end: The offset before the next file, exclusive.
         policy: The treatment of snapshots that are not appends.
 
@@ -202,7 +197,7 @@ def slices_between(
             f"{FORMAT}: table {history.table}: snapshot {end.snapshot}, the end of a batch, has "
             "expired before the batch was read"
         )
-    found = list(slices_from(history, begin, policy))
+    found = list(slices_from(history, start, policy))
     if found and end.file is not None:
         last = found.pop()
         found.append(FileSlice(last.snapshot, last.scan, last.first, end.file))
@@ -267,18 +262,18 @@ class SnapshotStream:
     def _find_end(
         self, table: Table, history: History, start: IcebergOffset, limit: Limit
     ) -> IcebergOffset:
-        begin = start.spot or resolve_start(self._options, history)
-        if begin is None:
+        position = start.spot or resolve_start(self._options, history)
+        if position is None:
             return start
-        end, files = self._take_files(table, history, begin, limit)
+        end, files = self._take_files(table, history, position, limit)
         self._record_backlog(table, history, end)
         if end == start.spot:
             return start
-        is_first = start.spot is None and begin != end
+        is_first = start.spot is None and position != end
         return IcebergOffset(
             table=str(table.metadata.table_uuid),
             spot=end,
-            began=begin if is_first else None,
+            began=position if is_first else None,
             watermark=self._advance_watermark(start.watermark, files),
         )
 
@@ -304,13 +299,13 @@ class SnapshotStream:
         return began, None if head is None else end_of_snapshot(head)
 
     def _take_files(
-        self, table: Table, history: History, begin: StreamingOffset, limit: Limit
+        self, table: Table, history: History, position: StreamingOffset, limit: Limit
     ) -> tuple[StreamingOffset, list[TableFile]]:
         """Return the end of a batch within a limit, and its files."""
         taken: list[TableFile] = []
-        reached, rows, size = begin, 0, 0
+        reached, rows, size = position, 0, 0
         try:
-            for part in slices_from(history, begin, self._policy):
+            for part in slices_from(history, position, self._policy):
                 for number, unit in self._iterate_units(table, part):
                     rows += sum(file.rows for file in unit)
                     size += sum(file.size for file in unit)
@@ -325,7 +320,7 @@ class SnapshotStream:
                     taken += unit
                 reached = end_of_snapshot(part.snapshot)
         except ChangedRowsError:
-            if reached == begin:
+            if reached == position:
                 raise  # all snapshots before it have been read
         return reached, taken
 
@@ -342,7 +337,7 @@ class SnapshotStream:
     def _enumerate_files(self, table: Table, part: FileSlice) -> Iterable[tuple[int, TableFile]]:
         if part.end == 0:
             return ()
-        files = self._files.of(table, part.snapshot, scan=part.scan)
+        files = self._files.list_files(table, part.snapshot, scan=part.scan)
         return enumerate(files[part.first : part.end], part.first)
 
     def _advance_watermark(
@@ -354,17 +349,17 @@ class SnapshotStream:
         # A file whose bound is too far ahead may have rows that are not: it does not advance the
         # watermark.
         times = limit.sort(fact.newest_ms for fact in facts if fact.newest_ms is not None)
-        held = next((fact.unknown for fact in facts if fact.unknown is not None), None)
-        return self._watermarks.advance(before, times, limit, held)
+        reason = next((fact.unknown for fact in facts if fact.unknown is not None), None)
+        return self._watermarks.advance(before, times, limit, reason)
 
     def _record_backlog(self, table: Table, history: History, end: StreamingOffset) -> None:
         """Count the backlog by summaries, and exactly in a snapshot that is half read."""
         waiting = history.slice_after(end.snapshot)
         files = sum(read_count(snapshot, "added-data-files", 0) for snapshot in waiting)
         rows = sum(read_count(snapshot, "added-records", 0) for snapshot in waiting)
-        begun = None if end.file is None else history.find(end.snapshot)
-        if begun is not None:
-            rest = list(self._enumerate_files(table, FileSlice(begun, end.scan, end.file or 0)))
+        current = None if end.file is None else history.find(end.snapshot)
+        if current is not None:
+            rest = list(self._enumerate_files(table, FileSlice(current, end.scan, end.file or 0)))
             files, rows = files + len(rest), rows + sum(file.rows for _, file in rest)
         self._backlog = {
             "snapshots_waiting": len(waiting),
@@ -415,12 +410,12 @@ class SnapshotStream:
     def _list_slices(
         self, start: IcebergOffset, end: IcebergOffset
     ) -> tuple[Table, Sequence[FileSlice]]:
-        begin, offset = start.spot or end.began, end.spot
-        if begin is None or offset is None:
+        position, offset = start.spot or end.began, end.spot
+        if position is None or offset is None:
             return self._load_table(end.table), []
         table = self._reuse_table(end.table, offset)
         history = History.up_to(self._options.table_name, table.metadata, offset.snapshot)
-        return table, slices_between(history, begin, offset, self._policy)
+        return table, slices_between(history, position, offset, self._policy)
 
     def _filter_files(
         self, table: Table, part: FileSlice, row_filter: BooleanExpression | None
@@ -428,7 +423,7 @@ class SnapshotStream:
         is_whole = part.first == 0 and part.end is None
         if row_filter is None or part.end == 0:
             return [file for _, file in self._enumerate_files(table, part)]
-        kept = self._files.of(table, part.snapshot, scan=part.scan, row_filter=row_filter)
+        kept = self._files.list_files(table, part.snapshot, scan=part.scan, row_filter=row_filter)
         if is_whole:
             return kept
         # Numbers in offsets count all files of the snapshot, also those that the filter excludes.

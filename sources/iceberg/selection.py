@@ -25,7 +25,7 @@ from krishiv_spark.sources.iceberg.changelog.row_changes import CHANGE_COLUMNS, 
 from krishiv_spark.sources.iceberg.history import find_batch_snapshot
 from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
 
-__all__ = ["ColumnSelection", "find_columns", "infer_schema", "parse_filter", "translate_filters"]
+__all__ = ["ColumnSelection", "infer_schema"]
 
 
 def infer_schema(options: IcebergSourceOptions, table: Table) -> pa.Schema:

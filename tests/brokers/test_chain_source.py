@@ -201,7 +201,7 @@ def test_a_table_that_is_away_when_a_run_is_bounded_is_read_up_to_its_seam(lande
 
     reader = landed.reader()
     with monkeypatch.context() as moment:
-        moment.setattr(IcebergReader, "landed", is_away)
+        moment.setattr(IcebergReader, "provenance", is_away)
         reader.freeze()
     # What has come since is in the table: of a partition that there was not, and after the ends.
     landed.admin("create_partitions", {landed.topic: NewPartitions(3)})

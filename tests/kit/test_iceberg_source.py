@@ -51,7 +51,7 @@ LABELLED = pa.schema([*ROW_SCHEMA, ("_op", pa.string()), ("_weight", pa.int32())
 
 
 def upserting(folder):
-    """Each unit is one snapshot of our sink, which also copies rows of before."""
+    """Make each unit one snapshot of the sink, which also copies earlier rows."""
     life, epochs = IcebergLife(folder, path="db.t", mode="upsert", keyColumns="id"), count()
     make_table(folder, ROW_SCHEMA)
     added = []
@@ -68,7 +68,7 @@ def upserting(folder):
 @pytest.mark.variant  # changes of all kinds are tried in tests/unit/test_iceberg_changes.py
 @pytest.mark.core_cases
 class TestIcebergChanges(SourceConformance):
-    """Rows that come by upserts, among many that were only moved, are changes of weight 1."""
+    """Upserts as changes: new rows have weight 1, and rows that were only moved are none."""
 
     random_sequences = 10
 

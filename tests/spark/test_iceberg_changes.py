@@ -27,7 +27,7 @@ class Queries:
         self.view: dict[str, tuple[int, int]] = {}
 
     def run(self):
-        """Until nothing is left, each query with a new driver's eyes on its old checkpoint."""
+        """Run each query with a new driver on its old checkpoint, until no batch is left."""
         flights = self.spark.readStream.format("krishiv-memory").load(str(self.folder))
         self.upsert(flights.coalesce(1), "db.t", "op")
         reader = self.spark.readStream.format("krishiv-iceberg").option("readChanges", "true")
@@ -55,7 +55,7 @@ class Queries:
 
 
 def some_flights(chance):
-    """Upserts and deletes of few flights, so that most meet one that is there."""
+    """Return upserts and deletes of few flights, most of which are in the table."""
     changes = [
         (chance.randrange(20), chance.choice("ABC"), chance.randrange(90), chance.choice("uuud"))
         for _ in range(CHANGES)

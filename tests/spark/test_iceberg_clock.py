@@ -15,7 +15,7 @@ def shift(monkeypatch):
 
 
 def write(folder, shift, clocks, first=0):
-    """One epoch for each clock."""
+    """Write one epoch for each clock."""
     life = IcebergLife(folder)
     for epoch, seconds in enumerate(clocks, first):
         shift(seconds)

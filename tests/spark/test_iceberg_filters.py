@@ -1,4 +1,4 @@
-"""Filters on values that are in no file, as Iceberg-Java answers them.
+"""Filters on values that are in no file, compared with Iceberg-Java.
 
 Type by operator by nesting: a column that older files lack (with a default of format version 3, and
 without one), and one that a file lacks because its partition has the value. Every table has files
@@ -50,11 +50,11 @@ class Kind(NamedTuple):
     """A type, and three values in ascending order; the middle one is the default.
 
     Attributes:
-        type: Of the column.
-        values: As Arrow takes them.
-        partition: The same values as PyIceberg writes them into a partition.
-        literals: As both notations have them; none where no notation has any.
-        default: As table metadata has it.
+                type: Type of the column.
+        values: Values for Arrow.
+        partition: The same values, as PyIceberg writes them into a partition.
+        literals: The same values in both notations; none if a notation has no literals of the type.
+        default: The default in the table's metadata.
     """
 
     type: PrimitiveType
@@ -151,7 +151,7 @@ def _row(number: int, index: int | None) -> dict[str, Any]:
 
 
 def _arrow(schema: Schema) -> pa.Schema:
-    """The schema with UUIDs as bytes, from which Arrow makes arrays."""
+    """Return the schema with UUIDs as bytes, from which Arrow creates arrays."""
     made: pa.Schema = schema.as_arrow()
 
     def plain(kind: pa.DataType) -> pa.DataType:
@@ -163,7 +163,7 @@ def _arrow(schema: Schema) -> pa.Schema:
 
 
 def _make_evolved(folder: Path, *, defaults: bool) -> str:
-    """A table whose columns came later, flat and in structs; its metadata file.
+    """Create a table whose columns were added later, flat and in structs; return its metadata file.
 
     Rows 1 to 4 are in a file without these columns: 2 has null structs, 3 a null inner one. Rows
     11 to 14 are in a file with them: of each value, and of nulls. ``o`` is a struct that came later
@@ -209,7 +209,7 @@ def _set_defaults(fields: list[dict[str, Any]]) -> None:
 
 
 def _make_partitioned(folder: Path, *, defaults: bool) -> str:
-    """A table of files whose columns are in their partitions alone, as ``add_files`` makes them.
+    """Create a table of files whose columns are in partitions alone, as by ``add_files``.
 
     Files 1 to 4 have each value, and null; file 5 has the columns, and the middle values.
     """
@@ -272,7 +272,7 @@ def _java_literal(literal: Any) -> Any:
 
 
 def _conditions(name: str) -> list[tuple[str, tuple[Any, ...]]]:
-    """Operators with their literals."""
+    """Yield operators with their literals."""
     kind = KINDS[name]
     found: list[tuple[str, tuple[Any, ...]]] = [("is null", ()), ("is not null", ())]
     if not kind.literals:
@@ -303,7 +303,7 @@ def _ids(folder: Path, text: str) -> Any:
 
 
 def _differences(java: JavaTables, folder: Path, location: str, columns: list[str]) -> list[Any]:
-    """Filters that Java answers otherwise."""
+    """Return the filters for which Java has another result."""
     table, wrong = java.table(location), []
     assert _ids(folder, "id is not null") == java.numbers(table)
     for column in columns:

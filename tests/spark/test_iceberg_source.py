@@ -39,7 +39,7 @@ def batch(spark, folder, **options):
 
 
 def run(frame, checkpoint):
-    """The ids of each batch, until all that is there now was read."""
+    """Return the ids of each batch, until all available rows were read."""
     found = []
     query = (
         frame.writeStream.foreachBatch(lambda b, _: found.append(sorted(r.id for r in b.collect())))

@@ -15,7 +15,7 @@ CANARY = "KRISHIV_TEST_CANARY"
 
 
 class Canary:
-    """A class of any kind that PyIceberg can be told to call."""
+    """A class that PyIceberg calls if a setting names it."""
 
     def __init__(self, *_: object, **__: object) -> None:
         Path(os.environ[CANARY]).touch()
@@ -31,7 +31,7 @@ CODE = {
 
 
 def alter(folder: Path, change: Callable[[dict], None], table: str = "rows") -> Path:
-    """Write a new metadata file and have the catalog name it, as any client of the catalog may.
+    """Write a new metadata file and make the catalog name it, as any client of the catalog may.
 
     Returns:
         The new metadata file.
@@ -60,7 +60,7 @@ def set_properties(folder: Path, properties: dict[str, str], table: str = "rows"
 
 @contextmanager
 def recording_server() -> Iterator[tuple[str, list[tuple[str, str, dict[str, str]]]]]:
-    """A server on loopback that answers 404; its address, and the requests that it gets."""
+    """Run a server that responds 404; yield its address, and the requests that it gets."""
     seen: list[tuple[str, str, dict[str, str]]] = []
 
     class Recorder(http.server.BaseHTTPRequestHandler):

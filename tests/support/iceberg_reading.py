@@ -16,7 +16,7 @@ from krishiv_spark.sources.iceberg.reader import IcebergOffset, IcebergReader, I
 def reader(
     folder: Path, schema: pa.Schema | None = None, *, streaming: bool = True, **options: Any
 ) -> IcebergReader:
-    """A reader of the table ``db.t``; options with ``_`` for ``-``."""
+    """Return a reader of the table ``db.t``; options have ``_`` for ``-``."""
     given = {key.replace("_", "-"): str(value) for key, value in options.items()}
     given = {"warehouse": str(folder), "table": "db.t", **given}
     parsed = IcebergSourceOptions.parse(given, "krishiv-iceberg")
@@ -25,7 +25,7 @@ def reader(
 
 
 def rows_of(source: IcebergReader, start: IcebergOffset, end: IcebergOffset) -> pa.Table:
-    """The rows between two offsets, as Spark gets them from pickled copies."""
+    """Return the rows between two offsets, as Spark gets them from pickled copies."""
     assert source.schema is not None
     batches = []
     for part in source.plan(start, end):
@@ -35,7 +35,7 @@ def rows_of(source: IcebergReader, start: IcebergOffset, end: IcebergOffset) -> 
 
 
 def batch(folder: Path, schema: pa.Schema | None = None, **options: Any) -> pa.Table:
-    """What ``spark.read`` returns."""
+    """Return the rows that ``spark.read`` returns."""
     source = reader(folder, schema, streaming=False, **options)
     start = source.initial()
     return rows_of(source, start, source.latest(start, UNLIMITED))
@@ -55,7 +55,7 @@ class Stream:
         return self.source.options.limit()
 
     def trigger(self) -> list[int] | None:
-        """The ids of the next batch; None if there is none."""
+        """Return the ids of the next batch; None if there is none."""
         end = self.source.latest(self.at, self.limit)
         if end == self.at:
             return None
@@ -63,18 +63,18 @@ class Stream:
         return self.replay()
 
     def replay(self) -> list[int]:
-        """The ids of the last batch once more."""
+        """Return the ids of the last batch again."""
         return sorted(rows_of(self.source, *self.last)["id"].to_pylist())
 
     def drain(self) -> list[list[int]]:
-        """Batches until there are none."""
+        """Return all remaining batches."""
         found = []
         while (ids := self.trigger()) is not None:
             found.append(ids)
         return found
 
     def restart(self, **more: Any) -> Stream:
-        """Another driver, at the same position."""
+        """Continue with another driver, at the same position."""
         other = Stream(self.folder, **{**self.options, **more})
         other.at, other.last = self.at, self.last
         return other

@@ -32,7 +32,7 @@ COMPARISONS = {
 
 
 class JavaTables:
-    """Reads tables; use `open_java`."""
+    """A reader of tables by Iceberg-Java; use `open_java`."""
 
     def __init__(self, gateway: Any) -> None:
         self._jvm = gateway.jvm
@@ -40,14 +40,14 @@ class JavaTables:
         self._make = self._iceberg.expressions.Expressions
 
     def table(self, location: str) -> Any:
-        """The table of a metadata file."""
+        """Return the table of a metadata file."""
         conf = self._jvm.org.apache.hadoop.conf.Configuration()
         io = self._iceberg.hadoop.HadoopFileIO(conf)
         return self._iceberg.BaseTable(self._iceberg.StaticTableOperations(location, io), "t")
 
     def condition(self, column: str, operator: str, *literals: Any) -> Any:
-        """A condition as `rowFilter` has it: null is in no list, and any other comparison with it
-        is not true.
+        """Return a condition with the meaning of `rowFilter`: null is in no list, and any other
+        comparison with it is not true.
         """
         make = getattr(self._make, COMPARISONS[operator])
         if operator.startswith("is "):
@@ -58,24 +58,24 @@ class JavaTables:
         return getattr(self._make, "and")(made, self._make.notNull(column))
 
     def negate(self, condition: Any) -> Any:
-        """A condition's opposite."""
+        """Return a condition's negation."""
         return getattr(self._make, "not")(condition)
 
     def all_of(self, *conditions: Any) -> Any:
-        """All of some conditions."""
+        """Return the conjunction of conditions."""
         return reduce(getattr(self._make, "and"), conditions)
 
     def any_of(self, *conditions: Any) -> Any:
-        """Any of some conditions."""
+        """Return the disjunction of conditions."""
         return reduce(getattr(self._make, "or"), conditions)
 
     def values(self, location: str, column: str) -> list[Any]:
-        """All values of a column, of the table of a metadata file."""
+        """Return all values of a column, of the table of a metadata file."""
         rows = self._iceberg.data.IcebergGenerics.read(self.table(location)).build()
         return [row.getField(column) for row in _each(rows)]
 
     def numbers(self, table: Any, condition: Any = None, column: str = "id") -> list[int]:
-        """The sorted values of a column of integers, of the rows under a condition."""
+        """Return the sorted values of a column of integers, of the rows under a condition."""
         read = self._iceberg.data.IcebergGenerics.read(table)
         read = read if condition is None else read.where(condition)
         return sorted(row.getField(column) for row in _each(read.build()))

@@ -1,6 +1,6 @@
-"""A query that lands topics in a table, without Spark: our source and our sink, epoch by epoch.
+"""A query that lands topics in a table, without Spark: the package's source and sink.
 
-What Spark writes down between the two is written down here, in a checkpoint of Spark's form.
+Each epoch is recorded in a checkpoint of Spark's form, as Spark does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Landing:
         self.position, self.number = self._reader.initial(), 0
 
     def epoch(self, limit: Limit = UNLIMITED) -> None:
-        """Land what is there, or a part of it."""
+        """Land all available rows, or a part of them."""
         end = self._reader.latest(self.position, limit)
         if end == self.position:
             return
@@ -62,7 +62,7 @@ class Landing:
 
 
 def told(query: str, epoch: int, *offsets: dict[str, Any] | None) -> dict[str, str]:
-    """The properties that say where the sources of a query stood at an epoch."""
+    """Return the properties that record the sources' positions of a query at an epoch."""
     kept = json.dumps({"epoch": epoch, "offsets": list(offsets)})
     return {f"{EPOCH_PREFIX}{query}": str(epoch)} | (
         {f"{OFFSETS_PREFIX}{query}": kept} if offsets else {}
@@ -78,7 +78,7 @@ def land(
     rows: pa.Table | None = None,
     properties: dict[str, str] | None = None,
 ) -> int:
-    """One snapshot of an epoch, with marks as the sink leaves them; its id."""
+    """Append a snapshot of an epoch, with the sink's summary and properties; return its id."""
     if rows is None:
         rows = pa.table({"id": list(ids), "text": [str(n) for n in ids]}, schema=ROWS)
     table = table_in(folder)
@@ -93,6 +93,6 @@ def land(
 
 
 def made(folder: Path) -> Path:
-    """A folder with an empty table."""
+    """Return a folder with an empty table."""
     make_table(folder, ROWS)
     return folder

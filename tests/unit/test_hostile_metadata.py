@@ -1,4 +1,4 @@
-"""What others write into a table's metadata takes no memory, no time and no row of other tables."""
+"""Metadata that others write, which must use up no memory and no time, nor lose rows of tables."""
 
 import collections
 import itertools
@@ -115,7 +115,7 @@ def test_snapshots_that_are_their_own_ancestors_end_nothing(warehouse):
     ],
 )
 def test_metadata_without_their_own_schema_are_an_error(tmp_path, key, version):
-    """PyIceberg checks those of version 2, and raises StopIteration later."""
+    """PyIceberg checks metadata of version 2, and raises StopIteration later."""
     life = IcebergLife(tmp_path, **{"tableProperty.format-version": version})
     life.epoch(0, ROWS)
     alter(tmp_path, lambda metadata: metadata.update({key: 77}))
@@ -258,7 +258,7 @@ def test_a_file_with_another_number_of_rows_than_its_metadata_is_refused(warehou
 
 
 def with_changed_files(folder, change):
-    """Write the manifest of the only snapshot again, with other data files."""
+    """Rewrite the manifest of the only snapshot with other data files."""
     table = table_of(folder)
     (listed,) = table.current_snapshot().manifests(table.io)
     path = str(folder / "db/rows/metadata" / f"{uuid.uuid4()}-m0.avro")
@@ -282,7 +282,7 @@ def with_changed_files(folder, change):
 
 
 def with_manifests(folder, listed, table=TABLE):
-    """Have the newest snapshot of a table name other manifests."""
+    """Change the manifests that the newest snapshot of a table names."""
     path = folder / "db" / table.partition(".")[2] / "metadata" / f"snap-{uuid.uuid4()}.avro"
     with write_manifest_list(2, IO.new_output(str(path)), 1, None, 1, "null") as writer:
         writer._writer.write_block(listed)  # without PyIceberg's checks
@@ -390,7 +390,7 @@ def test_manifests_are_decoded_as_pyiceberg_decodes_them(tmp_path, monkeypatch, 
 
 
 def test_partitions_by_double_keep_their_precision(tmp_path, monkeypatch):
-    """PyIceberg's compiled decoder makes them single."""
+    """PyIceberg's compiled decoder rounds them to single precision."""
     values = (*VALUES[0][:3], 0.1, *VALUES[0][4:])
     path = written(tmp_path / "m.avro", count=1, partitions=[values])
     (entry,) = entries_of(path, BoundedAvroFile, monkeypatch)
@@ -511,13 +511,13 @@ def test_a_manifest_of_an_unknown_partition_spec_is_an_error(warehouse):
 
 
 def other_table(folder, **changes):
-    """A table that others may alter, in a process that writes the victim's table as well."""
+    """Return a table that others may alter, in a process that also writes the victim's table."""
     IcebergLife(folder, path="db.other").epoch(0, ROWS)
     alter(folder, lambda metadata: metadata.update(changes), "other")
 
 
 def test_a_list_of_another_table_says_nothing_of_a_manifest(warehouse, monkeypatch):
-    """PyIceberg remembers manifests by their paths, whoever lists them."""
+    """PyIceberg caches manifests by their paths, for all lists that name them."""
     bound_avro_files()
     (listed,) = table_of(warehouse).current_snapshot().manifests(IO)
     manifests.clear_manifest_cache()

@@ -1,4 +1,4 @@
-"""A table of Iceberg is altered by others: it chooses no code, no host and no file of yours."""
+"""Tables that others alter, which must choose no code, no host and no file of the user."""
 
 import gzip
 import json
@@ -160,7 +160,7 @@ def test_a_file_io_is_the_users_by_an_option(warehouse):
 
 
 def rest_answers(warehouse, **hostile):
-    """What a trusted REST catalog passes on of a table that others altered."""
+    """Return the response of a trusted REST catalog for a table that others altered."""
     table = table_of(warehouse)
     metadata = json.loads(Path(table.metadata_location).read_text())
     metadata["properties"] |= hostile.get("properties", {})
@@ -173,7 +173,7 @@ def rest_answers(warehouse, **hostile):
 
 @pytest.fixture
 def rest(warehouse, rest_server):
-    """Serve a table by REST; returns the options of a reader."""
+    """Serve a table by REST, and return the options of a reader."""
 
     def serve(**hostile):
         rest_server.answers = rest_answers(warehouse, **hostile)
@@ -277,7 +277,7 @@ STORES = {
 
 
 def ask(table):
-    """As a planner and a task: read the list of manifests, and write a file beside it."""
+    """Read the list of manifests, and write a file beside it, as a planner and a task do."""
     location = table.current_snapshot().manifest_list
     for io in (table.io, create_worker_io(table)):
         with pytest.raises((OSError, StorageError), match=r".+"):
@@ -429,7 +429,7 @@ def test_files_on_hosts_that_the_user_or_the_catalog_named(access, location, is_
 
 @pytest.mark.parametrize("bucket", ["evil:1\\x", "a@b", "a b", "%5c", "", "ü", "[::1]", "[x"])
 def test_what_cannot_be_a_bucket_reaches_no_client(bucket):
-    """Clients put it before the host of an endpoint; obstore panics."""
+    """Clients put such a name before the host of an endpoint; obstore panics."""
     with pytest.raises(OptionError, match=r"names no bucket|is not a valid location"):
         ACCESS.check(f"s3://{bucket}/x")
 
@@ -563,7 +563,7 @@ def test_expiry_deletes_only_files_in_the_tables_own_folders(tmp_path, monkeypat
 
 
 def linked(warehouse, tmp_path):
-    """Have a folder of the table lead to the data of another one, with whose id it was made."""
+    """Link a folder of the table to the data of another one, with the same id."""
     victim = tmp_path / "victim"
     victim.mkdir()
     id_in_names = table_of(warehouse).metadata.table_uuid.hex[:12]
@@ -577,7 +577,7 @@ def test_nothing_behind_a_link_is_the_tables(warehouse, tmp_path):
     link = warehouse / "db/rows/data/linked"
     link.symlink_to(victim)
     table = open_table(options_of(warehouse))
-    own = OwnFiles.named_by(table.metadata, table.io)
+    own = OwnFiles.from_metadata(table.metadata, table.io)
     assert str(link.parent / file.name) in own
     assert str(link / file.name) not in own
     own.delete([str(link / file.name)])
@@ -709,7 +709,7 @@ def test_a_block_of_a_manifest_that_is_too_large_is_not_read(codec):
 
 @pytest.mark.parametrize("given", [{}, {"dataFilesWithin": "table"}])
 def test_access_follows_the_options(warehouse, given):
-    found = FileAccess.of(options_of(warehouse, **given))
+    found = FileAccess.from_options(options_of(warehouse, **given))
     assert found.warehouse == str(warehouse)
     assert found.within == given.get("dataFilesWithin")
 

@@ -1,4 +1,4 @@
-"""Changes of a table as rows with a weight: what goes, what comes, and what was only moved."""
+"""Changes of a table as rows with a weight: deleted, inserted, and only moved rows."""
 
 from collections import Counter
 
@@ -42,7 +42,7 @@ def rows(*pairs):
 
 
 class Life(IcebergLife):
-    """A query that upserts into ``db.t``; epochs are numbered by themselves."""
+    """A query that upserts into ``db.t``; epochs are numbered automatically."""
 
     def __init__(self, folder, **more):
         given = {"mode": "upsert", "keyColumns": "id", "opColumn": "op", **more}
@@ -68,7 +68,7 @@ class Changes:
         self.at = self.source.initial()
 
     def trigger(self):
-        """The next batch; None if there is none."""
+        """Return the next batch; None if there is none."""
         end = self.source.latest(self.at, self.limit)
         if end == self.at:
             return None
@@ -78,7 +78,7 @@ class Changes:
         return found
 
     def drain(self):
-        """Rows of each batch, as tuples."""
+        """Return the rows of each remaining batch, as tuples."""
         return [tuples(found) for found in iter(self.trigger, None)]
 
 
@@ -353,7 +353,7 @@ _STEPS = st.one_of(
 
 
 class _Played:
-    """A table, and what a reader of its changes knows of it."""
+    """A table, and the rows that a reader of its changes has computed."""
 
     def __init__(self, folder, limit, options):
         make_table(folder, SCHEMA)

@@ -29,7 +29,7 @@ def metadata_file(folder):
 
 
 def assert_in_order(folder):
-    """What Iceberg-Java's TableMetadata checks, without its tolerance."""
+    """Check what Iceberg-Java's TableMetadata checks, without its tolerance."""
     found = metadata_file(folder)
     for log in ("snapshot-log", "metadata-log"):
         times = [entry["timestamp-ms"] for entry in found[log]] + [found["last-updated-ms"]]
@@ -83,7 +83,7 @@ def test_a_commit_that_is_tried_again_follows_the_one_that_was_faster(tmp_path, 
 
 
 def test_a_property_that_comes_in_between_does_not_let_times_go_back(tmp_path, shift, monkeypatch):
-    """It changes no branch, so that the first attempt succeeds, upon newer metadata."""
+    """The property changes no branch, so the first attempt succeeds on newer metadata."""
     life = IcebergLife(tmp_path)
     life.epoch(0, numbered(0))
 
@@ -139,7 +139,7 @@ def test_a_rollback_is_in_order(tmp_path, shift):
 def test_a_catalog_that_writes_the_metadata_itself_is_sent_a_time_in_order(
     tmp_path, shift, monkeypatch
 ):
-    """As a REST catalog does: it dates the snapshot as the request says."""
+    """A REST catalog gives the snapshot the time of the request."""
     life, sent = IcebergLife(tmp_path), []
     for epoch, seconds in enumerate([0, DAY_S]):
         shift(seconds)
@@ -162,7 +162,7 @@ def test_a_catalog_that_writes_the_metadata_itself_is_sent_a_time_in_order(
 
 @pytest.fixture
 def unruled(monkeypatch):
-    """Commits as an earlier version made them."""
+    """Make commits as an earlier version did."""
 
     def update(table, updates):
         return update_table_metadata(
@@ -176,7 +176,7 @@ def unruled(monkeypatch):
 
 
 def java_loads(folder) -> bool:
-    """Iceberg-Java's own comparison."""
+    """Return the result of Iceberg-Java's own comparison."""
     found = metadata_file(folder)
     for log in ("snapshot-log", "metadata-log"):
         times = [entry["timestamp-ms"] for entry in found[log]] + [found["last-updated-ms"]]
@@ -203,7 +203,7 @@ def test_the_next_commit_repairs_a_table_that_java_cannot_load(tmp_path, shift, 
 
 
 def assert_log_of(folder, before):
-    """Every entry of the logs is there, and the snapshots are unchanged."""
+    """Check that every entry of the logs exists, and that snapshots are unchanged."""
     after = metadata_file(folder)
     name = "snapshot-id"
     assert [one[name] for one in after["snapshot-log"]][:-1] == [

@@ -15,7 +15,7 @@ ROOT = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
 
 @pytest.fixture
 def mounted(tmp_path, monkeypatch):
-    """Tells of a file system of some kind, as Linux does, in a folder with a space in its name."""
+    """Return a function that adds a file system to Linux's list, in a folder with a space."""
 
     def mount(kind):
         place = tmp_path / "a share"
@@ -72,7 +72,7 @@ def test_the_file_system_of_a_path_is_that_of_the_deepest_mount_that_is_not_hidd
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such a list")
 def test_the_file_systems_of_this_machine_are_known():
     assert embedded.find_mount("/proc/self").kind == "proc"
-    assert embedded.find_mount("/").place == "/"
+    assert embedded.find_mount("/").folder == "/"
 
 
 # --- a warehouse whose mount is away
@@ -80,7 +80,7 @@ def test_the_file_systems_of_this_machine_are_known():
 
 @pytest.fixture
 def warehouse(tmp_path):
-    """A folder, as a mount point is, and what takes its mount away and brings it back."""
+    """Return a mount point, and functions that remove its mount and restore it."""
     place = tmp_path / "mnt"
     place.mkdir()
 

@@ -1,4 +1,4 @@
-"""Which rows are the same, whatever their types."""
+"""Equality of rows of all types."""
 
 import datetime as dt
 import decimal

@@ -241,7 +241,7 @@ def test_bytes_that_a_table_calls_uuids_are_read_as_such_in_lists(tmp_path):
 
 
 def by_day(folder, kind, *days, **properties):
-    """A table whose files have their day in the partition alone, as Hive writes them."""
+    """Return a table whose files have their day in the partition alone, as Hive writes them."""
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "day", kind, required=False))
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "day"))
     table = make_table(folder, schema, partition_spec=spec, properties=properties)

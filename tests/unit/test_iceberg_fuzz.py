@@ -1,4 +1,4 @@
-"""Metadata that was changed at random ends no driver, and takes no memory, time or file."""
+"""Randomly changed metadata, which must end no driver and use up no memory, time or file."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""`iceberg relocate`: warehouses of the embedded catalog that are moved and copied."""
+"""The command `iceberg relocate`: warehouses that are moved and copied."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from krishiv_spark.iceberg.relocation import warehouse
 def reached(step):
     if step == sys.argv[1]:
         os.kill(os.getpid(), signal.SIGKILL)
-warehouse._reached = reached
+warehouse._mark_step = reached
 old, new, copy = sys.argv[2], sys.argv[3], sys.argv[4:] == ["--copy"]
 warehouse.relocate(old, new, copy=copy, dry_run=False, say=print)
 """
@@ -54,7 +54,7 @@ def files(folder):
 
 @pytest.fixture
 def wh(tmp_path):
-    """A warehouse with two epochs, in partitions; the second replaces a row of the first."""
+    """Return a warehouse with two epochs, in partitions; the second replaces a row of the first."""
     folder = tmp_path / "wh"
     life = life_in(folder)
     life.epoch(0, numbered(0))
@@ -69,7 +69,7 @@ def life_in(folder, **more):
 
 
 def texts_of(folder):
-    """Every text in which metadata could name a folder."""
+    """Return every text in which metadata could name a folder."""
     for path in folder.rglob("metadata/*.metadata.json"):
         yield path.read_text()
     for path in folder.rglob("metadata/*.avro"):
@@ -380,7 +380,7 @@ def test_a_table_that_is_made_during_a_copy_is_not_in_it(wh, monkeypatch):
         if step == "database":
             IcebergLife(wh, path="db.late").epoch(0, numbered(1))
 
-    monkeypatch.setattr("krishiv_spark.iceberg.relocation.warehouse._reached", reached)
+    monkeypatch.setattr("krishiv_spark.iceberg.relocation.warehouse._mark_step", reached)
     new = wh.parent / "new"
     assert relocate(wh, new, "--copy")[0] == 0
     assert catalog_of(new).list_tables("db") == [("db", "rows")]

@@ -1,4 +1,4 @@
-"""Catalogs that do not answer: given up soon if they never have, and in words."""
+"""Catalogs that do not respond: short timeouts at first contact, and clear errors."""
 
 import socket
 import time
@@ -14,7 +14,7 @@ from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
 @pytest.fixture
 def silent():
-    """The port of who takes connections, and says nothing."""
+    """Return the port of a server that accepts connections and sends nothing."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         yield listener.getsockname()[1]
 
@@ -26,7 +26,7 @@ def parsed(uri="", **properties):
 
 
 def refusal(uri="", **properties):
-    """What is said, and after how many seconds."""
+    """Return the error text, and the seconds until the error."""
     options = parsed(uri, **properties)
     begun_s = time.monotonic()
     with pytest.raises(CatalogFailedError) as caught:
@@ -72,8 +72,8 @@ def test_glue_is_given_up_soon_if_it_never_has_answered(silent, monkeypatch):
 
 
 def test_postgresql_is_given_up_soon(silent, monkeypatch):
-    assert int(catalogs._PATIENCE["connect_timeout"]) < 10
-    monkeypatch.setitem(catalogs._PATIENCE, "connect_timeout", "2")  # the least of libpq
+    assert int(catalogs._LIBPQ_SETTINGS["connect_timeout"]) < 10
+    monkeypatch.setitem(catalogs._LIBPQ_SETTINGS, "connect_timeout", "2")  # the least of libpq
     text, took_s = refusal(f"postgresql+psycopg2://us:hunter2@127.0.0.1:{silent}/db")
     assert "timeout expired" in text
     assert 1.5 < took_s < 3.5  # asked once

@@ -1,4 +1,4 @@
-"""Which snapshots and files a reader of an Iceberg table reads, and where it begins."""
+"""The snapshots and files that a reader of an Iceberg table reads, and its starts."""
 
 import json
 from pathlib import Path
@@ -212,7 +212,7 @@ BASE = 1_700_000_000_000
 
 @pytest.fixture
 def unordered(folder):
-    """A table whose log is not in the order of its times, as clocks that differ make it."""
+    """Return a table whose log is not in the order of its times, as with clocks that differ."""
     ordered = [append(folder, rows(number)) for number in (1, 2, 3)]
     times = dict(zip(ordered, (2000, 1000, 3000), strict=True))
     location = Path(table_in(folder).metadata_location.removeprefix("file://"))
@@ -451,7 +451,7 @@ def test_a_compaction_is_not_taken_for_the_first_snapshot(folder, options):
 
 
 def split(folder):
-    """As if the older of two snapshots had been written to a branch, which PyIceberg refuses."""
+    """Move the older of two snapshots to a branch, to which PyIceberg cannot write."""
     location = Path(table_in(folder).metadata_location)
     metadata = json.loads(location.read_text())
     first, second = metadata["snapshots"]
@@ -504,7 +504,7 @@ def test_a_replay_whose_snapshots_have_expired_is_an_error(folder):
 
 
 def test_a_rollback_is_an_error_also_when_the_sink_has_expired_what_tells_of_it(tmp_path):
-    """The parent of the oldest snapshot is cut out, and the numbers have no gap."""
+    """The oldest snapshot has lost its parent's id, and the numbers have no gap."""
     life = IcebergLife(tmp_path, path="db.t", keepSnapshots="3")
     for epoch in range(3):
         life.epoch(epoch, rows(epoch))
@@ -546,7 +546,7 @@ def test_a_table_that_was_made_anew_is_an_error(folder):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The manifests that are read, by their paths, one after the other."""
+    """Return a list that gets the paths of manifests as they are read."""
     found, fetch = [], ManifestFile.fetch_manifest_entry
 
     def counted(manifest, *given, **more):
@@ -575,22 +575,22 @@ def test_entries_of_many_manifests_are_in_memory_a_few_at_a_time(folder, monkeyp
         append(folder, rows(number))
     whole = batch(folder)
     some = batch(folder, rowFilter="id > 3")
-    planned, groups = [], planning._groups
+    planned, groups = [], planning._group_manifests
 
     def counted(manifests):
         for group in groups(manifests):
             planned.append(len(group))
             yield group
 
-    monkeypatch.setattr(planning, "_groups", counted)
-    monkeypatch.setattr(planning, "_AT_ONCE", 2)
+    monkeypatch.setattr(planning, "_group_manifests", counted)
+    monkeypatch.setattr(planning, "_ENTRIES_AT_ONCE", 2)
     assert batch(folder).equals(whole)  # in the same order
     assert batch(folder, rowFilter="id > 3").equals(some)
     assert planned == [2, 2, 2, 2, 1] * 2
 
 
 def test_deletes_count_whichever_manifest_is_read_first(folder, monkeypatch):
-    monkeypatch.setattr(planning, "_AT_ONCE", 1)
+    monkeypatch.setattr(planning, "_ENTRIES_AT_ONCE", 1)
     for number in range(4):
         append(folder, rows(number, number + 10))
     delete_rows(folder, {path: [0] for path in paths(folder)})

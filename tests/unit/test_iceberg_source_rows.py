@@ -1,4 +1,4 @@
-"""What a reader of an Iceberg table yields: types, evolved columns, deletes, filters."""
+"""The rows that a reader of an Iceberg table yields: types, evolved columns, deletes, filters."""
 
 import datetime as dt
 import decimal
@@ -574,7 +574,7 @@ def test_filters_of_spark_leave_out_what_they_can(typed):
 
 def test_without_filters_every_row_is_read(typed):
     source = reader(typed, streaming=False)
-    assert source._columns.row_filter(()) is None
+    assert source._columns.combine_filters(()) is None
 
 
 # --- tasks

@@ -1,4 +1,4 @@
-"""How buckets of tables are reached: options ``storage.s3.…``, where no property says it."""
+"""Options ``storage.s3.…`` for buckets of tables, unless a property is specified."""
 
 import pickle
 
@@ -22,7 +22,7 @@ def nothing_in_the_environment(monkeypatch):
 
 
 def found(given, place="s3a://box/x"):
-    """Without the limits of time."""
+    """Return the derived properties without timeouts."""
     properties = derive_s3_properties(given, place)
     return {name: text for name, text in properties.items() if not name.endswith("-timeout")}
 

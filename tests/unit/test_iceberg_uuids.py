@@ -1,4 +1,4 @@
-"""UUIDs into tables: Spark has them as text or as bytes."""
+"""UUIDs in tables, which Spark has as text or as bytes."""
 
 import uuid
 

@@ -22,7 +22,7 @@ def rows(*ids):
 
 @pytest.fixture
 def snapshots(tmp_path):
-    """A table of three snapshots, the second one of three files."""
+    """Return a table of three snapshots, the second one of three files."""
     (tmp_path / "w").mkdir()
     make_table(tmp_path / "w", SCHEMA)
     return [
@@ -80,7 +80,7 @@ def test_what_was_not_read_is_read_next(snapshots, tmp_path, snapshot, position,
     [(0, [2, 3, 4, 5, 6]), (1, [3, 4, 5, 6]), (4, [3, 4, 5, 6]), (6, [5, 6]), (7, [6])],
 )
 def test_files_of_earlier_snapshots_are_counted_where_iceberg_counts_them(tmp_path, position, left):
-    """One added file and three of before are in its manifest: the next one is the fourth."""
+    """Its manifest has one added file and three earlier ones: the next one is the fourth."""
     (tmp_path / "w").mkdir()
     make_table(tmp_path / "w", SCHEMA)
     append_files(tmp_path / "w", rows(1), rows(10), rows(11))

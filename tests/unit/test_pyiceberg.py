@@ -1,4 +1,4 @@
-"""What is used of PyIceberg besides its public names: a version without it is to be noticed."""
+"""Private names of PyIceberg that the package uses, so that a version without one is noticed."""
 
 import ast
 import inspect

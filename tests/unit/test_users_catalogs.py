@@ -1,4 +1,4 @@
-"""Catalogs as their users configure them: guarded against tables, and otherwise as they are."""
+"""Catalogs as their users configure them: guarded against tables, and otherwise unchanged."""
 
 import functools
 import os
@@ -42,14 +42,14 @@ def canary(tmp_path, monkeypatch):
 
 
 class UsersTable(Table):
-    """A table that knows more."""
+    """A table with an additional method."""
 
     def shout(self):
         return ".".join(self.name()).upper()
 
 
 class UsersSql(SqlCatalog):
-    """A subclass that hands out tables of its own."""
+    """A subclass that returns tables of another class."""
 
     def load_table(self, identifier):
         found = super().load_table(identifier)
@@ -57,7 +57,7 @@ class UsersSql(SqlCatalog):
 
 
 class CommitsByAnotherMethod(SqlCatalog):
-    """Loads the table that it commits to as Hive's catalog does: not by `load_table`."""
+    """A catalog that loads the table for a commit as Hive's does: not by `load_table`."""
 
     def commit_table(self, table, requirements, updates):
         real = self.load_table
@@ -87,7 +87,7 @@ class Around(NoopCatalog):
 
 
 def make(name, **properties):
-    """A function where a class is expected."""
+    """Create a catalog; a function where a class is expected."""
     return UsersSql(name, **properties)
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_catalog_is_refused(warehouse):
 
 
 class OwnProperties(SqlCatalog):
-    """A subclass that chooses a FileIO and has what is no text among its properties."""
+    """A subclass that chooses a FileIO and has a property that is not text."""
 
     def __init__(self, name, **properties):
         mine = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO", "session": object()}

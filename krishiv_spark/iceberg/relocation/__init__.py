@@ -1,1 +1,1 @@
-"""Moving and copying a warehouse of the embedded catalog: ``krishiv-spark iceberg relocate``."""
+"""Moving or copying a warehouse of the embedded catalog: ``krishiv-spark iceberg relocate``."""

@@ -1,9 +1,9 @@
 """The metadata of a table, rewritten for another folder. Operator.
 
-From its metadata file down: lists of manifests, manifests, delete files that contain paths. Data
-files, equality deletes and statistics are brought over unchanged.
+Rewrites the metadata file, lists of manifests, manifests, and delete files that contain paths. Data
+files, equality deletes and statistics are transferred unchanged.
 
-PyIceberg writes manifests of its own form: fields that it does not know are lost, such as the row
+PyIceberg writes manifests in its own form: fields that it does not know are lost, such as the row
 ids of format version 3. Here an Avro file keeps its schema, its header and every field that is not
 changed.
 """
@@ -32,12 +32,10 @@ from krishiv_spark.iceberg.relocation.warehouse_files import PathMap, WarehouseF
 
 __all__ = [
     "DELETED",
-    "AvroRecords",
     "RelocatedTable",
     "TableRewriter",
     "read_avro",
     "read_metadata",
-    "write_avro",
 ]
 
 _NEWEST_VERSION = 3
@@ -65,7 +63,7 @@ class RelocatedTable(NamedTuple):
 
     Attributes:
         metadata: Location of its new metadata file.
-        rows: By snapshot, the rows of its data files.
+        rows: Number of rows in its data files, by snapshot.
     """
 
     metadata: str
@@ -73,12 +71,12 @@ class RelocatedTable(NamedTuple):
 
 
 class TableRewriter:
-    """Rewrites the files of one table.
+    """A rewriter of one table's files.
 
     Args:
-        files: Where they are, and where they go.
-        name: Of the table, for messages.
-        uuid: Of the new table; None to keep the old one.
+        files: The old and the new files.
+        name: Name of the table, for messages.
+        uuid: UUID of the new table; None to keep the old one.
     """
 
     def __init__(self, files: WarehouseFiles, name: str, uuid: str | None) -> None:
@@ -87,12 +85,12 @@ class TableRewriter:
         self._deletes: dict[str, int] = {}
 
     def rewrite(self, location: str) -> RelocatedTable:
-        """Rewrite a table by its metadata file.
+        """Rewrite a table, starting at its metadata file.
 
-        The new one is a version of its own, whose name no process knows.
+        The new metadata file is a separate version, whose name no process knows.
 
         Raises:
-            OptionError: If a file is missing or damaged, or is one that cannot be rewritten.
+            OptionError: If a file is missing or damaged, or cannot be rewritten.
         """
         files = self._files
         metadata = read_metadata(files, location)
@@ -104,43 +102,43 @@ class TableRewriter:
         for kind in _STATISTICS:
             for one in metadata.get(kind) or []:
                 files.transfer(one["statistics-path"])
-        for old in [location, *_history_of(metadata)]:
+        for old in [location, *_list_history(metadata)]:
             if files.relative(old) is not None and files.exists(old):
                 found = read_metadata(files, old)
-                files.write(old, _packed(old, self._translated(found)))
+                files.write(old, _pack(old, self._translate(found)))
         new = files.paths.translate(location)
-        translated = self._translated(metadata)
+        translated = self._translate(metadata)
         entry = {"metadata-file": new, "timestamp-ms": metadata["last-updated-ms"]}
         translated["metadata-log"] = [*(translated.get("metadata-log") or []), entry]
-        name = _next_name(new, translated["table-uuid"])
+        name = _create_next_name(new, translated["table-uuid"])
         files.write(name, json.dumps(translated).encode())
         return RelocatedTable(name, rows)
 
     def rewrite_others(self, location: str) -> None:
-        """Rewrite metadata files that stand beside a table's and are of no version that it has."""
+        """Rewrite metadata files of the table in its folder that are in no version's history."""
         own = read_metadata(self._files, location)["table-uuid"]
         folder = Path(local_path(self._files.paths.translate(location)) or "").parent
         for path in sorted(folder.glob(f"*{_SUFFIX}")):
             try:
-                found = json.loads(_unpacked(path.name, path.read_bytes()))
+                found = json.loads(_unpack(path.name, path.read_bytes()))
                 if found["table-uuid"] == own:
-                    self._files.write(str(path), _packed(path.name, self._translated(found)))
+                    self._files.write(str(path), _pack(path.name, self._translate(found)))
             except (ValueError, LookupError, TypeError, EOFError, OSError):
-                continue  # no whole one
+                continue  # a damaged or partial file
 
     def _check(self, metadata: dict[str, Any]) -> None:
         if metadata.get("encryption-keys"):
-            raise self._refusal("it is encrypted")
+            raise self._create_error("it is encrypted")
         if metadata["format-version"] > _NEWEST_VERSION:
-            raise self._refusal(f"it has format version {metadata['format-version']}")
+            raise self._create_error(f"it has format version {metadata['format-version']}")
 
-    def _refusal(self, reason: str) -> OptionError:
+    def _create_error(self, reason: str) -> OptionError:
         return OptionError(
             f"{FORMAT}: table {self._name} cannot be relocated: {reason}. Nothing was switched: "
-            "the old warehouse is as it was"
+            "the old warehouse is unchanged"
         )
 
-    def _translated(self, metadata: dict[str, Any]) -> dict[str, Any]:
+    def _translate(self, metadata: dict[str, Any]) -> dict[str, Any]:
         """Return metadata with new locations, and with a new UUID where one is given."""
         translate = self._files.paths.translate
         found = {**metadata, "location": translate(metadata["location"])}
@@ -170,7 +168,7 @@ class TableRewriter:
         content = self._read(location)
         for record in content.records:
             if record.get("key_metadata") is not None:
-                raise self._refusal("it is encrypted")
+                raise self._create_error("it is encrypted")
             size, found = self._rewrite_manifest(record["manifest_path"])
             record["manifest_path"] = self._files.paths.translate(record["manifest_path"])
             record["manifest_length"] = size
@@ -196,29 +194,29 @@ class TableRewriter:
         except (ValueError, LookupError, TypeError) as error:
             if isinstance(error, OptionError):
                 raise
-            raise self._refusal(f"{location} is damaged: {error}") from error
+            raise self._create_error(f"{location} is damaged: {error}") from error
 
     def _rewrite_entry(self, entry: dict[str, Any]) -> None:
-        """Bring over the file of an entry, and have the entry name the new one."""
+        """Transfer the file of an entry, and change the entry to the new location."""
         file, translate = entry["data_file"], self._files.paths.translate
         location = file["file_path"]
         if file.get("key_metadata") is not None:
-            raise self._refusal(f"{location} is encrypted")
+            raise self._create_error(f"{location} is encrypted")
         is_needed = entry["status"] != DELETED or self._files.exists(location)
         if file.get("content", 0) == _POSITION_DELETES:
             if is_needed:
                 file["file_size_in_bytes"] = self._rewrite_deletes(location, file["file_format"])
             for bounds in ("lower_bounds", "upper_bounds"):
                 if file.get(bounds):
-                    file[bounds] = list(self._translated_bounds(file[bounds]))
+                    file[bounds] = list(self._translate_bounds(file[bounds]))
         elif is_needed:
             self._files.transfer(location)
         file["file_path"] = translate(location)
         if file.get("referenced_data_file") is not None:
             file["referenced_data_file"] = translate(file["referenced_data_file"])
 
-    def _translated_bounds(self, bounds: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Translate the bounds of the paths in a delete file; leave out one that is cut short."""
+    def _translate_bounds(self, bounds: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Translate the bounds of the paths in a delete file; omit a truncated bound."""
         paths = self._files.paths
         for bound in bounds:
             if bound["key"] != _PATH_FIELD:
@@ -238,50 +236,50 @@ class TableRewriter:
                 "PUFFIN": _rewrite_deletion_vectors,
             }.get(kind.upper())
             if rewrite is None:
-                raise self._refusal(f"{location} has position deletes in the format {kind}")
+                raise self._create_error(f"{location} has position deletes in the format {kind}")
             try:
                 data = rewrite(self._files.read(location), self._files.paths)
             except (ValueError, LookupError, TypeError) as error:
                 if isinstance(error, OptionError):
                     raise
-                raise self._refusal(f"{location} is damaged: {error}") from error
+                raise self._create_error(f"{location} is damaged: {error}") from error
             self._deletes[location] = self._files.write(location, data)
         return self._deletes[location]
 
 
 def read_metadata(files: WarehouseFiles, location: str) -> dict[str, Any]:
-    """Return a metadata file.
+    """Read a metadata file.
 
     Raises:
-        OptionError: If it is not there, or damaged.
+        OptionError: If it is missing or damaged.
     """
     data = files.read(location)
     try:
-        found: dict[str, Any] = json.loads(_unpacked(location, data))
+        found: dict[str, Any] = json.loads(_unpack(location, data))
         _ = found["table-uuid"], found["location"], found["format-version"]
     except (ValueError, LookupError, TypeError, EOFError, OSError) as error:
         raise OptionError(f"{FORMAT}: {location} is damaged: {error}") from error
     return found
 
 
-def _is_packed(name: str) -> bool:
+def _is_compressed(name: str) -> bool:
     return name.endswith((".gz.metadata.json", ".metadata.json.gz"))
 
 
-def _unpacked(name: str, data: bytes) -> bytes:
-    return gzip.decompress(data) if _is_packed(name) else data
+def _unpack(name: str, data: bytes) -> bytes:
+    return gzip.decompress(data) if _is_compressed(name) else data
 
 
-def _packed(name: str, metadata: dict[str, Any]) -> bytes:
+def _pack(name: str, metadata: dict[str, Any]) -> bytes:
     text = json.dumps(metadata).encode()
-    return gzip.compress(text) if _is_packed(name) else text
+    return gzip.compress(text) if _is_compressed(name) else text
 
 
-def _history_of(metadata: dict[str, Any]) -> list[str]:
+def _list_history(metadata: dict[str, Any]) -> list[str]:
     return [entry["metadata-file"] for entry in metadata.get("metadata-log") or []]
 
 
-def _next_name(location: str, uuid: str) -> str:
+def _create_next_name(location: str, uuid: str) -> str:
     """Return a location for the version after that of a metadata file."""
     folder, _, name = location.rpartition("/")
     found = _VERSION.match(name)
@@ -309,9 +307,9 @@ def _rewrite_position_deletes(data: bytes, paths: PathMap) -> bytes:
 
 
 def _rewrite_deletion_vectors(data: bytes, paths: PathMap) -> bytes:
-    """Return a Puffin file whose vectors are of the translated data files.
+    """Return a Puffin file whose vectors refer to the translated data files.
 
-    The vectors stay where they are in the file, since manifests have their offsets.
+    The vectors keep their offsets in the file, since manifests contain these.
 
     Raises:
         ValueError: If it is damaged, or its footer is compressed.
@@ -336,25 +334,25 @@ def _rewrite_deletion_vectors(data: bytes, paths: PathMap) -> bytes:
 
 _AVRO_MAGIC, _SYNC_BYTES = b"Obj\x01", 16
 _CODEC, _SCHEMA = "avro.codec", "avro.schema"
-_MOST_BYTES = 1024 * 2**20
-_MOST_EMPTY = 100_000
+_MAX_BLOCK_BYTES = 1024 * 2**20
+_MAX_EMPTY_ITEMS = 100_000
 _META = {"type": "map", "values": "bytes"}
 _FIXED = {"float": 4, "double": 8, "boolean": 1}
 
 
 class _Cursor:
     def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+        self.data, self.position = data, 0
 
     def take(self, size: int) -> bytes:
-        end = self.at + size
+        end = self.position + size
         if size < 0 or end > len(self.data):
             raise ValueError("it ends in the middle of a value")
-        found = self.data[self.at : end]
-        self.at = end
+        found = self.data[self.position : end]
+        self.position = end
         return found
 
-    def number(self) -> int:
+    def read_number(self) -> int:
         shift = found = 0
         while shift < 64:  # noqa: PLR2004  bits of Avro's long
             byte = self.take(1)[0]
@@ -365,7 +363,7 @@ class _Cursor:
         raise ValueError("a number has too many bytes")
 
 
-def _number(value: int) -> bytes:
+def _encode_number(value: int) -> bytes:
     rest = (value << 1) ^ (value >> 63)
     found = bytearray()
     while rest > 0x7F:  # noqa: PLR2004
@@ -386,8 +384,8 @@ class AvroRecords(NamedTuple):
     """The content of an Avro file.
 
     Attributes:
-        meta: The header: the schema and what else the writer has put there.
-        records: By field; bytes, floats and booleans as the file has them.
+        meta: The header: the schema and other entries of the writer.
+        records: Values by field; bytes, floats and booleans in their encoded form.
     """
 
     meta: Mapping[str, bytes]
@@ -398,22 +396,22 @@ def read_avro(data: bytes) -> AvroRecords:
     """Read an Avro file.
 
     Raises:
-        ValueError: If it is damaged, or has a schema that no manifest has.
+        ValueError: If the file is damaged, or its schema is not one of manifests.
     """
     cursor = _Cursor(data)
     if cursor.take(len(_AVRO_MAGIC)) != _AVRO_MAGIC:
         raise ValueError("it is not an Avro file")
-    meta = dict(_form(_META, {}).read(cursor))
+    meta = dict(_to_type(_META, {}).read(cursor))
     sync = cursor.take(_SYNC_BYTES)
-    form = _form(json.loads(meta[_SCHEMA]), {})
+    kind = _to_type(json.loads(meta[_SCHEMA]), {})
     decompress = create_decompressor(meta.get(_CODEC, b"null").decode())
     records: list[dict[str, Any]] = []
-    while cursor.at < len(data):
-        count, packed = cursor.number(), cursor.take(cursor.number())
+    while cursor.position < len(data):
+        count, packed = cursor.read_number(), cursor.take(cursor.read_number())
         if cursor.take(_SYNC_BYTES) != sync:
             raise ValueError("a block does not end with the file's marker")
-        block = _Cursor(decompress(packed, _MOST_BYTES))
-        records.extend(form.read(block) for _ in range(count))
+        block = _Cursor(decompress(packed, _MAX_BLOCK_BYTES))
+        records.extend(kind.read(block) for _ in range(count))
     return AvroRecords(meta, records)
 
 
@@ -421,134 +419,139 @@ def write_avro(content: AvroRecords) -> bytes:
     """Return an Avro file of records."""
     is_packed = content.meta.get(_CODEC, b"null") != b"null"
     meta = {**content.meta, _CODEC: b"deflate" if is_packed else b"null"}
-    form = _form(json.loads(meta[_SCHEMA]), {})
+    kind = _to_type(json.loads(meta[_SCHEMA]), {})
     sync = zlib.crc32(meta[_SCHEMA]).to_bytes(4, "big") * 4
-    found = [_AVRO_MAGIC, _form(_META, {}).write(list(meta.items())), sync]
+    found = [_AVRO_MAGIC, _to_type(_META, {}).write(list(meta.items())), sync]
     if content.records:
-        block = b"".join(map(form.write, content.records))
-        packed = _deflated(block) if is_packed else block
-        found += [_number(len(content.records)), _number(len(packed)), packed, sync]
+        block = b"".join(map(kind.write, content.records))
+        packed = _deflate(block) if is_packed else block
+        found += [_encode_number(len(content.records)), _encode_number(len(packed)), packed, sync]
     return b"".join(found)
 
 
-def _deflated(data: bytes) -> bytes:
+def _deflate(data: bytes) -> bytes:
     packer = zlib.compressobj(wbits=-15)
     return packer.compress(data) + packer.flush()
 
 
-def _form(schema: Any, named: dict[str, _AvroType]) -> _AvroType:
-    """Return how values of a schema are read and written.
+def _to_type(schema: Any, named: dict[str, _AvroType]) -> _AvroType:
+    """Return the functions that read and write values of a schema.
 
     Args:
-        schema: As JSON has it.
-        named: Records, enums and fixed types by their names, which may be referred to.
+        schema: The schema as JSON.
+        named: Records, enums and fixed types by their names, which later types may refer to.
 
     Raises:
-        ValueError: If it is not known.
+        ValueError: If a type is unknown.
     """
     if isinstance(schema, list):
-        return _union([_form(one, named) for one in schema], schema)
+        return _to_union_type([_to_type(one, named) for one in schema], schema)
     given = cast("Mapping[str, Any]", {"type": schema} if isinstance(schema, str) else schema)
     kind = given["type"]
     if isinstance(kind, dict | list):
-        return _form(kind, named)
+        return _to_type(kind, named)
     if kind in named:
         return named[kind]
     if kind == "array":
-        found = _array(_form(given["items"], named))
+        found = _to_array_type(_to_type(given["items"], named))
     elif kind == "map":
-        found = _pairs(_form(given["values"], named))
+        found = _to_map_type(_to_type(given["values"], named))
     elif kind == "record":
-        found = _record(given, named)
+        found = _to_record_type(given, named)
     else:
-        found = _bytes_of(int(given["size"])) if kind == "fixed" else _primitive(kind)
+        found = _to_fixed_type(int(given["size"])) if kind == "fixed" else _to_primitive_type(kind)
     if "name" in given:
         named[given["name"]] = found
     return found
 
 
-def _primitive(kind: str) -> _AvroType:
+def _to_primitive_type(kind: str) -> _AvroType:
     if kind == "null":
         return _AvroType(lambda _: None, lambda _: b"")
     if kind in {"int", "long", "enum"}:
-        return _AvroType(_Cursor.number, _number)
+        return _AvroType(_Cursor.read_number, _encode_number)
     if kind in _FIXED:
-        return _bytes_of(_FIXED[kind])
+        return _to_fixed_type(_FIXED[kind])
     if kind == "bytes":
         return _AvroType(
-            lambda cursor: cursor.take(cursor.number()), lambda value: _number(len(value)) + value
+            lambda cursor: cursor.take(cursor.read_number()),
+            lambda value: _encode_number(len(value)) + value,
         )
     if kind == "string":
-        return _AvroType(lambda cursor: cursor.take(cursor.number()).decode(), _text)
+        return _AvroType(lambda cursor: cursor.take(cursor.read_number()).decode(), _encode_text)
     raise ValueError(f"its schema has the type {kind!r}")
 
 
-def _text(value: str) -> bytes:
+def _encode_text(value: str) -> bytes:
     data = value.encode()
-    return _number(len(data)) + data
+    return _encode_number(len(data)) + data
 
 
-def _bytes_of(size: int) -> _AvroType:
+def _to_fixed_type(size: int) -> _AvroType:
     return _AvroType(lambda cursor: cursor.take(size), lambda value: value)
 
 
-def _record(schema: Mapping[str, Any], named: dict[str, _AvroType]) -> _AvroType:
-    fields = [(field["name"], _form(field["type"], named)) for field in schema["fields"]]
+def _to_record_type(schema: Mapping[str, Any], named: dict[str, _AvroType]) -> _AvroType:
+    fields = [(field["name"], _to_type(field["type"], named)) for field in schema["fields"]]
     return _AvroType(
-        lambda cursor: {name: form.read(cursor) for name, form in fields},
-        lambda value: b"".join([form.write(value[name]) for name, form in fields]),
+        lambda cursor: {name: kind.read(cursor) for name, kind in fields},
+        lambda value: b"".join([kind.write(value[name]) for name, kind in fields]),
     )
 
 
-def _union(forms: list[_AvroType], schemas: list[Any]) -> _AvroType:
-    if len(forms) != 2 or "null" not in schemas:  # noqa: PLR2004
+def _to_union_type(types: list[_AvroType], schemas: list[Any]) -> _AvroType:
+    if len(types) != 2 or "null" not in schemas:  # noqa: PLR2004
         raise ValueError("its schema has a union that is not an optional value")
     null = schemas.index("null")
     full = 1 - null
 
     def read(cursor: _Cursor) -> Any:
-        branch = cursor.number()
+        branch = cursor.read_number()
         if branch not in {0, 1}:
             raise ValueError("a value is of no branch of its union")
-        return forms[branch].read(cursor)
+        return types[branch].read(cursor)
 
     def write(value: Any) -> bytes:
-        return _number(null) if value is None else _number(full) + forms[full].write(value)
+        return (
+            _encode_number(null)
+            if value is None
+            else _encode_number(full) + types[full].write(value)
+        )
 
     return _AvroType(read, write)
 
 
-def _array(items: _AvroType) -> _AvroType:
+def _to_array_type(items: _AvroType) -> _AvroType:
     return _AvroType(
-        lambda cursor: list(_items(cursor, items.read)),
-        lambda value: _blocks(value, items.write),
+        lambda cursor: list(_read_items(cursor, items.read)),
+        lambda value: _write_items(value, items.write),
     )
 
 
-def _pairs(values: _AvroType) -> _AvroType:
-    """A map, as pairs: so the order stays."""
-    key = _primitive("string")
+def _to_map_type(values: _AvroType) -> _AvroType:
+    """Return the type of a map as pairs, which keep their order."""
+    key = _to_primitive_type("string")
     return _AvroType(
-        lambda cursor: list(_items(cursor, lambda one: (key.read(one), values.read(one)))),
-        lambda value: _blocks(value, lambda pair: key.write(pair[0]) + values.write(pair[1])),
+        lambda cursor: list(_read_items(cursor, lambda one: (key.read(one), values.read(one)))),
+        lambda value: _write_items(value, lambda pair: key.write(pair[0]) + values.write(pair[1])),
     )
 
 
-def _items(cursor: _Cursor, read: Callable[[_Cursor], Any]) -> Iterator[Any]:
+def _read_items(cursor: _Cursor, read: Callable[[_Cursor], Any]) -> Iterator[Any]:
     empty = 0
-    while count := cursor.number():
+    while count := cursor.read_number():
         if count < 0:  # followed by the size of the block
             count = -count
-            cursor.number()
+            cursor.read_number()
         for _ in range(count):
-            before = cursor.at
+            before = cursor.position
             yield read(cursor)
-            empty += cursor.at == before
-            if empty > _MOST_EMPTY:
+            empty += cursor.position == before
+            if empty > _MAX_EMPTY_ITEMS:
                 raise ValueError("it has too many items without a byte")
 
 
-def _blocks(values: list[Any], write: Callable[[Any], bytes]) -> bytes:
+def _write_items(values: list[Any], write: Callable[[Any], bytes]) -> bytes:
     if not values:
-        return _number(0)
-    return b"".join([_number(len(values)), *map(write, values), _number(0)])
+        return _encode_number(0)
+    return b"".join([_encode_number(len(values)), *map(write, values), _encode_number(0)])

@@ -1,9 +1,9 @@
 """A warehouse of the embedded catalog that gets another folder. Operator.
 
-All files are complete in the new folder before its catalog is: to rename the new database to
-``catalog.db`` is the step that makes the new warehouse true. A process that dies before it leaves
-the old warehouse as it was, and one that dies after it leaves the new one whole. What remains to be
-done is in a file beside the new catalog, so that the same command completes it.
+All files are complete in the new folder before its catalog is: renaming the new database to
+``catalog.db`` is the step that makes the new warehouse valid. A process that dies before it leaves
+the old warehouse unchanged, and one that dies after it leaves the new one complete. The remaining
+work is recorded in a file beside the new catalog, so that the same command completes it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from krishiv_spark.iceberg.relocation.warehouse_files import (
     PathMap,
     WarehouseFiles,
     local_path,
-    read_brought,
+    read_transferred,
 )
 
 __all__ = ["relocate"]
@@ -43,13 +43,13 @@ _KEY = "catalog_name, table_namespace, table_name"
 
 
 class CatalogRow(NamedTuple):
-    """A table or a view.
+    """A table or a view in the catalog's database.
 
     Attributes:
         catalog: Name of the catalog.
-        namespace: Its levels, with dots between them.
-        table: The name.
-        metadata: Location of its metadata file.
+        namespace: Levels of the namespace, with dots between them.
+        table: Name of the table in it.
+        metadata: Location of the metadata file.
         is_view: True for a view.
     """
 
@@ -66,7 +66,7 @@ class CatalogRow(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The same for one table of a database, and for no other one."""
+        """A key that identifies the table in its database."""
         return f"{self.catalog} {self.name}"
 
 
@@ -75,11 +75,11 @@ def open_database(file: Path, *, lock: bool) -> Iterator[sqlite3.Connection]:
     """Open a database for reading.
 
     Args:
-        file: Of the database.
-        lock: True to keep all other processes from writing to it until the end.
+        file: The database.
+        lock: True to prevent other processes from writing to it until the end.
 
     Raises:
-        OptionError: If it is not there, is no catalog, or is used by another process.
+        OptionError: If it is missing, is not a catalog, or is used by another process.
     """
     if not file.is_file():
         raise OptionError(f"{FORMAT}: there is no catalog {file}")
@@ -88,7 +88,7 @@ def open_database(file: Path, *, lock: bool) -> Iterator[sqlite3.Connection]:
     ) as connection:
         try:
             if lock:
-                # A write-ahead log beside the file would be taken for that of the next one.
+                # SQLite would take a write-ahead log beside the file for that of the next one.
                 connection.execute("PRAGMA journal_mode = DELETE")
                 connection.execute("BEGIN IMMEDIATE")
             connection.execute("SELECT 1 FROM iceberg_tables").fetchone()
@@ -119,13 +119,13 @@ def create_database(
     locations: Mapping[CatalogRow, str],
     paths: PathMap,
 ) -> None:
-    """Create a copy of a database with other locations; it is on the disk when this returns.
+    """Create a copy of a database with other locations, and sync it to the disk.
 
     Args:
-        source: The old one. If it is not locked, what was added to it after `locations` were read
-            is left out: that names the old folder.
-        file: The new one; one that is there is removed first.
-        locations: By row, the new location of its metadata file. Others are left out.
+        source: The old database. If it is not locked, tables that were added after `locations`
+            were read are omitted: they name the old folder.
+        file: The new database; an existing one is deleted first.
+        locations: New location of the metadata file, by row. Other rows are omitted.
         paths: Translates the locations of namespaces.
 
     Raises:
@@ -133,7 +133,7 @@ def create_database(
     """
     file.unlink(missing_ok=True)
     with contextlib.closing(sqlite3.connect(file)) as target:
-        # By a connection of its own: one that has begun a transaction would wait for itself.
+        # By a separate connection: one that has started a transaction would wait for itself.
         with contextlib.closing(sqlite3.connect(source, timeout=_PATIENCE_S)) as reader:
             reader.backup(target)
         known = {(row.catalog, row.namespace, row.table) for row in locations}
@@ -143,7 +143,7 @@ def create_database(
                 target.execute(f"DELETE FROM iceberg_tables {where}", key)  # noqa: S608
         for row, location in locations.items():
             if location == row.metadata:
-                continue  # it stays as it is
+                continue  # unchanged
             key = (row.catalog, row.namespace, row.table)
             update = "UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location"
             previous = paths.translate(row.metadata)
@@ -157,10 +157,10 @@ def create_database(
             "SELECT rowid, property_value FROM iceberg_namespace_properties "
             "WHERE property_key = 'location'"
         ).fetchall()
-        for rowid, place in found:
+        for rowid, location in found:
             target.execute(
                 "UPDATE iceberg_namespace_properties SET property_value = ? WHERE rowid = ?",
-                (paths.translate(place), rowid),
+                (paths.translate(location), rowid),
             )
         target.commit()
     os.sync()
@@ -169,8 +169,8 @@ def create_database(
 _CATALOG = "catalog.db"
 _STATE = "catalog.db.relocating"
 _NEXT = "catalog.db.new"
-_BROUGHT = "catalog.db.brought"
-"""The files that a relocation has brought into the new folder, by their paths below it."""
+_TRANSFERRED = "catalog.db.brought"
+"""The record of the files that a relocation transferred, by their paths below the new folder."""
 
 _MOVE = (
     "set the option 'warehouse' of queries and readers to the new folder; their checkpoints go on"
@@ -182,30 +182,30 @@ _COPY = (
 
 
 def relocate(old: str, new: str, *, copy: bool, dry_run: bool, say: Callable[[str], None]) -> None:
-    """Move or copy a warehouse; completes one that was begun.
+    """Move or copy a warehouse; complete a relocation that was started.
 
     Args:
         old: The folder that catalog and metadata name.
         new: The other folder. If it has a catalog already, the files were moved or copied there
-            by other means, and only what names the old folder is changed.
-        copy: True if the old warehouse stays, so that the new tables must be other ones.
+            by other means, and only the names of the old folder are changed.
+        copy: True if the old warehouse stays, so that the new tables need new UUIDs.
         dry_run: True to change nothing.
-        say: Shows a line.
+        say: Shows a line to the operator.
 
     Raises:
-        OptionError: If that cannot be done; then the old warehouse is as it was.
+        OptionError: If the warehouse cannot be relocated; the old one is unchanged.
     """
     paths = PathMap(old, new)
     _check_apart(paths)
     state = _State.read(paths, copy=copy)
-    is_true = (paths.new / _CATALOG).exists() and state.is_begun and not state.in_place
-    if is_true and _complete(paths, state, say, dry_run=dry_run):
+    is_switched = (paths.new / _CATALOG).exists() and state.is_started and not state.in_place
+    if is_switched and _complete(paths, state, say, dry_run=dry_run):
         return
     _Relocation(paths, state, say).run(dry_run=dry_run)
 
 
-def _reached(step: str) -> None:
-    """Do nothing; tests end the process here."""
+def _mark_step(step: str) -> None:
+    """Do nothing; tests end the process at each step."""
     del step
 
 
@@ -220,34 +220,34 @@ def _check_apart(paths: PathMap) -> None:
 
 @dataclass
 class _State:
-    """A relocation that was begun, as a file in the new folder records it.
+    """The state of a relocation, which a file in the new folder records.
 
     Attributes:
-        file: Where it is stored.
+        file: The file that records it.
         old: The old folder.
         copy: True if the old warehouse stays.
         in_place: True if the files were in the new folder before.
-        is_begun: True if it is stored.
-        uuids: By UUID of an old table, that of the new one.
-        before: By table, the location of its metadata file in the old catalog.
-        after: Likewise in the new one.
+        is_started: True if the state was recorded.
+        uuids: UUID of the new table, by that of the old one.
+        before: Location of the metadata file in the old catalog, by table.
+        after: Likewise in the new catalog.
     """
 
     file: Path
     old: str
     copy: bool
     in_place: bool
-    is_begun: bool = False
+    is_started: bool = False
     uuids: dict[str, str] = field(default_factory=dict)
     before: dict[str, str] = field(default_factory=dict)
     after: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, paths: PathMap, *, copy: bool) -> _State:
-        """Return what was begun, or what is to begin.
+        """Read the state of a relocation that was started, or return a new one.
 
         Raises:
-            OptionError: If something else was begun.
+            OptionError: If another relocation was started.
         """
         file, old = paths.new / _STATE, str(paths.old)
         in_place = (paths.new / _CATALOG).exists()
@@ -258,29 +258,31 @@ class _State:
         except ValueError as error:
             raise OptionError(f"{FORMAT}: {file} is damaged: {error}. Remove it") from error
         if (found["old"], found["copy"]) != (old, copy):
-            begun = f"relocate {found['old']} {paths.new}{' --copy' * found['copy']}"
+            started = f"relocate {found['old']} {paths.new}{' --copy' * found['copy']}"
             raise OptionError(
-                f"{FORMAT}: '{begun}' was started, and must be completed first: run it again"
+                f"{FORMAT}: '{started}' was started, and must be completed first: run it again"
             )
-        return cls(file, is_begun=True, **found)
+        return cls(file, is_started=True, **found)
 
     def store(self) -> None:
-        """Write it down; the folder is created."""
+        """Record the state; create the folder if it is missing."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        kept = {key: value for key, value in vars(self).items() if key not in {"file", "is_begun"}}
+        kept = {
+            key: value for key, value in vars(self).items() if key not in {"file", "is_started"}
+        }
         part = self.file.with_name(f"{_STATE}.part")
         part.write_text(json.dumps(kept), encoding="utf-8")
         os.replace(part, self.file)
 
     def uuid_for(self, old: str) -> str | None:
-        """Return the UUID of a new table; None if it keeps the one that it has."""
+        """Return the UUID of a new table; None if the table keeps its own."""
         if not self.copy or old in self.uuids.values():
             return None
         return self.uuids.setdefault(old, str(uuid4()))
 
 
 class _Relocation:
-    """One run, up to the new catalog and, of a move, the end of the old one."""
+    """One run, up to the new catalog and, for a move, the deletion of the old one."""
 
     def __init__(self, paths: PathMap, state: _State, say: Callable[[str], None]) -> None:
         self._paths, self._state, self._say = paths, state, say
@@ -314,12 +316,12 @@ class _Relocation:
         self.end()
 
     def end(self) -> None:
-        """Remove what is left of the old warehouse, and what was written down."""
+        """Delete the rest of the old warehouse, and the records of the relocation."""
         if not self._state.copy and not self._state.in_place:
             _delete_old_files(self._paths)
-        _reached("deleted")
+        _mark_step("deleted")
         (self._paths.new / RELOCATED).unlink(missing_ok=True)  # of an earlier move away from here
-        (self._paths.new / _BROUGHT).unlink(missing_ok=True)
+        (self._paths.new / _TRANSFERRED).unlink(missing_ok=True)
         self._state.file.unlink()
         self._say(f"the warehouse is {self._paths.new}: {_COPY if self._state.copy else _MOVE}")
 
@@ -327,7 +329,7 @@ class _Relocation:
         """Return the tables that name the old folder.
 
         Raises:
-            OptionError: If a view does.
+            OptionError: If there is a view, or no table names the old folder.
         """
         found = []
         for row in rows:
@@ -338,10 +340,10 @@ class _Relocation:
                 )
             if self._names_old_folder(row):
                 found.append(row)
-            elif not self._state.is_begun:
+            elif not self._state.is_started:
                 verb = "is not in the copy's catalog" if self._is_shared(row) else "stays there"
                 self._say(f"table {row.name} has its metadata at {row.metadata}, and {verb}")
-        if not found and not self._state.is_begun:
+        if not found and not self._state.is_started:
             named = rows[0].metadata if rows else "it has no table"
             raise OptionError(
                 f"{FORMAT}: no table of the catalog is in {self._paths.old}. Give the folder that "
@@ -360,7 +362,7 @@ class _Relocation:
         return any(map(self._paths.is_below, (row.metadata, metadata["location"])))
 
     def _is_shared(self, row: CatalogRow) -> bool:
-        """Return True for a table outside of both folders, which two catalogs would have."""
+        """Return True for a table outside of both folders, which would be in two catalogs."""
         new = PathMap(self._paths.new, self._paths.new)
         return self._state.copy and not new.is_below(row.metadata)
 
@@ -369,7 +371,7 @@ class _Relocation:
         for row in rows:
             uuid = self._state.uuid_for(read_metadata(self._files, row.metadata)["table-uuid"])
             self._state.store()
-            _reached("table")
+            _mark_step("table")
             rewriter = TableRewriter(self._files, row.name, uuid)
             if self._state.in_place:
                 rewriter.rewrite_others(row.metadata)
@@ -385,61 +387,61 @@ class _Relocation:
         rows: list[CatalogRow],
         locations: dict[CatalogRow, str],
     ) -> None:
-        """Make the new warehouse true."""
+        """Make the new warehouse valid, by its catalog."""
         paths, others = self._paths, [row for row in rows if row not in locations]
         kept = {row: row.metadata for row in others if not self._is_shared(row)}
         new = {**kept, **locations}
         self._state.after = {row.key: location for row, location in new.items()}
         self._state.store()
-        _reached("database")
-        self._files.store_brought(paths.new / _BROUGHT)
+        _mark_step("database")
+        self._files.record_transferred(paths.new / _TRANSFERRED)
         create_database(base, paths.new / _NEXT, new, paths)
-        _reached("switch")
+        _mark_step("switch")
         os.replace(paths.new / _NEXT, paths.new / _CATALOG)
         sync_folder(paths.new)
-        _reached("switched")
+        _mark_step("switched")
 
 
 def _retire(paths: PathMap) -> None:
-    """Have the old folder name the new one, in the place of a catalog."""
+    """Replace the catalog in the old folder by a file that names the new folder."""
     part = paths.old / f"{RELOCATED}.part"
     part.write_text(f"{paths.new}\n", encoding="utf-8")
     os.replace(part, paths.old / RELOCATED)
-    _reached("noted")
+    _mark_step("noted")
     (paths.old / _CATALOG).unlink(missing_ok=True)
     sync_folder(paths.old)
-    _reached("retired")
+    _mark_step("retired")
 
 
 def _delete_old_files(paths: PathMap) -> None:
-    """Delete what was brought over from the old folder, and folders that are empty then.
+    """Delete the transferred files in the old folder, and folders that are then empty.
 
     A file of another program stays, also if the new folder has one of the same name.
     """
-    brought = set(read_brought(paths.new / _BROUGHT))
+    transferred = set(read_transferred(paths.new / _TRANSFERRED))
     for folder, _, names in os.walk(paths.old, topdown=False):
         relative = os.path.relpath(folder, paths.old)
         for name in names:
-            if os.path.normpath(f"{relative}/{name}") in brought:
+            if os.path.normpath(f"{relative}/{name}") in transferred:
                 os.unlink(f"{folder}/{name}")
         if folder != str(paths.old) and not os.listdir(folder):
             os.rmdir(folder)
 
 
 def _complete(paths: PathMap, state: _State, say: Callable[[str], None], *, dry_run: bool) -> bool:
-    """Complete a relocation whose new catalog is there; return False if it has to begin again.
+    """Complete a relocation whose new catalog exists; return False if it must start again.
 
     Raises:
-        OptionError: If both warehouses have been written to since.
+        OptionError: If both warehouses have been changed since.
     """
     if dry_run:
-        say(f"{paths.new} is complete: what remains is to remove what is left of the old one")
+        say(f"{paths.new} is complete: only the rest of the old one remains to be deleted")
         return True
     if not state.copy and (paths.old / _CATALOG).exists():
         with open_database(paths.old / _CATALOG, lock=True) as connection:
             before = {row.key: row.metadata for row in read_rows(connection)}
             if before != state.before:
-                _check_untouched(paths, state)
+                _check_new_unchanged(paths, state)
                 (paths.new / _CATALOG).unlink()
                 return False
             _retire(paths)
@@ -447,7 +449,7 @@ def _complete(paths: PathMap, state: _State, say: Callable[[str], None], *, dry_
     return True
 
 
-def _check_untouched(paths: PathMap, state: _State) -> None:
+def _check_new_unchanged(paths: PathMap, state: _State) -> None:
     with open_database(paths.new / _CATALOG, lock=True) as connection:
         after = {row.key: row.metadata for row in read_rows(connection)}
     if after != state.after:
@@ -467,17 +469,19 @@ def verify_table(files: WarehouseFiles, table: RelocatedTable, name: str) -> Non
     """
     new = WarehouseFiles(files.paths, in_place=True, link=False)
     metadata = read_metadata(new, table.metadata)
-    seen: dict[str, int] = {}
+    checked: dict[str, int] = {}
     for snapshot in metadata.get("snapshots") or []:
-        rows = sum(_verified_rows(files, path, name, seen) for path in _manifests_in(new, snapshot))
+        rows = sum(
+            _verify_manifest(files, path, name, checked) for path in _list_manifests(new, snapshot)
+        )
         expected = table.rows[snapshot["snapshot-id"]]
         if rows != expected:
-            raise _unverified(
+            raise _create_error(
                 name, f"snapshot {snapshot['snapshot-id']} has {rows} rows, not {expected}"
             )
 
 
-def _manifests_in(new: WarehouseFiles, snapshot: dict[str, Any]) -> Iterator[str]:
+def _list_manifests(new: WarehouseFiles, snapshot: dict[str, Any]) -> Iterator[str]:
     if "manifest-list" not in snapshot:
         yield from snapshot.get("manifests", ())
         return
@@ -485,30 +489,32 @@ def _manifests_in(new: WarehouseFiles, snapshot: dict[str, Any]) -> Iterator[str
         yield record["manifest_path"]
 
 
-def _verified_rows(files: WarehouseFiles, manifest: str, name: str, seen: dict[str, int]) -> int:
-    """Return the rows of a manifest's data files, all of which are there."""
-    if manifest not in seen:
+def _verify_manifest(
+    files: WarehouseFiles, manifest: str, name: str, checked: dict[str, int]
+) -> int:
+    """Check that the files of a manifest exist; return the rows of its data files."""
+    if manifest not in checked:
         rows = 0
-        for entry in read_avro(Path(_checked(files, manifest, name)).read_bytes()).records:
+        for entry in read_avro(Path(_verify_file(files, manifest, name)).read_bytes()).records:
             file = entry["data_file"]
             if entry["status"] != DELETED:
-                _checked(files, file["file_path"], name)
+                _verify_file(files, file["file_path"], name)
                 rows += 0 if file.get("content") else file["record_count"]
-        seen[manifest] = rows
-    return seen[manifest]
+        checked[manifest] = rows
+    return checked[manifest]
 
 
-def _checked(files: WarehouseFiles, location: str, name: str) -> str:
-    """Return the path of a file that is in its new place with the size that it must have."""
+def _verify_file(files: WarehouseFiles, location: str, name: str) -> str:
+    """Check the new location and the size of a file; return its path."""
     if files.paths.is_below(location):
-        raise _unverified(name, f"{location} is in the old folder")
+        raise _create_error(name, f"{location} is in the old folder")
     path = files.source(location)
     if not Path(path).is_file() or Path(path).stat().st_size != files.sizes.get(path, -1):
-        raise _unverified(name, f"{path} is missing, or has another size than the old file")
+        raise _create_error(name, f"{path} is missing, or has another size than the old file")
     return path
 
 
-def _unverified(name: str, reason: str) -> OptionError:
+def _create_error(name: str, reason: str) -> OptionError:
     return OptionError(
         f"{FORMAT}: table {name} is not whole in its new folder: {reason}. Nothing was switched: "
         "was the old warehouse changed meanwhile? Run the command again"

@@ -13,7 +13,7 @@ from pathlib import Path
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 
-__all__ = ["PathMap", "WarehouseFiles", "local_path", "read_brought"]
+__all__ = ["PathMap", "WarehouseFiles", "local_path", "read_transferred"]
 
 _PART = ".relocating"
 
@@ -22,21 +22,21 @@ _LOCAL = re.compile(r"(file:(?://(?:localhost)?)?)?(/.*)", re.DOTALL)
 
 
 class PathMap:
-    """Translates locations below an old folder to a new folder.
+    """A translation of locations below an old folder to a new folder.
 
     Args:
-        old: The folder that metadata names; it need not exist any more.
-        new: The folder that takes its place.
+        old: The folder that metadata names; it may be missing.
+        new: The folder that replaces it.
     """
 
     def __init__(self, old: str | Path, new: str | Path) -> None:
         self.old, self.new = Path(os.path.abspath(old)), Path(os.path.abspath(new))
-        # A warehouse may be named by a link in its metadata, and by its real path here.
+        # Metadata may name the warehouse by a link, and the operator by its real path.
         self._roots = list(dict.fromkeys((str(self.old), os.path.realpath(old))))
         self._folders: dict[str, str] = {}
 
     def translate(self, location: str) -> str:
-        """Return the new location; the same one if it is not below the old folder."""
+        """Return the new location; a location outside of the old folder is unchanged."""
         found = _LOCAL.fullmatch(location)
         if found is None:
             return location
@@ -73,12 +73,12 @@ def local_path(location: str) -> str | None:
 class WarehouseFiles:
     """Files below the old folder, which get the same path below the new one. Operator.
 
-    Files of Iceberg never change. So one that is at the new path with the same size is the same.
+    Files of Iceberg never change, so a file at the new path with the same size is the same file.
 
     Args:
         paths: The two folders.
         in_place: True if the files were copied or moved already, with their catalog.
-        link: True if a file may be the same one in both folders: where the old one is removed.
+        link: True if both folders may share a file by a hard link, as the old one is deleted later.
     """
 
     def __init__(self, paths: PathMap, *, in_place: bool, link: bool) -> None:
@@ -86,7 +86,7 @@ class WarehouseFiles:
         self._in_place, self._link = in_place, link
         self._new = PathMap(paths.new, paths.new)
         self.sizes: dict[str, int] = {}
-        """By path, the sizes of the new files that exist."""
+        """Sizes of the new files that exist, by path."""
         self._apart: set[str] = set()
 
     def relative(self, location: str) -> str | None:
@@ -115,7 +115,7 @@ class WarehouseFiles:
         """Return the bytes of a file.
 
         Raises:
-            OptionError: If it is not there.
+            OptionError: If the file is missing.
         """
         path = self.source(location)
         try:
@@ -127,29 +127,29 @@ class WarehouseFiles:
             ) from None
 
     def exists(self, location: str) -> bool:
-        """Return True if the file is there."""
+        """Return True if the file of a location exists."""
         return os.path.isfile(self.source(location))
 
     def write(self, location: str, data: bytes) -> int:
-        """Create the new file of a location with other bytes; return its size."""
-        target = self._target(location)
+        """Write new content for a location; return its size."""
+        target = self._get_target(location)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         part = f"{target}{_PART}"
         Path(part).write_bytes(data)
         with contextlib.suppress(OSError):
-            shutil.copystat(self.source(location), part)  # its age counts for vacuum
+            shutil.copystat(self.source(location), part)  # vacuum compares the age
         os.replace(part, target)
         self.sizes[target] = len(data)
         return len(data)
 
     def transfer(self, location: str) -> None:
-        """Bring a file to the new folder unchanged; does nothing for one outside of the old one.
+        """Link or copy a file to the new folder unchanged; a file outside of the old one stays.
 
         Raises:
-            OptionError: If it is not there.
+            OptionError: If the file is missing.
         """
         source = self.source(location)
-        target = source if self.relative(location) is None else self._target(location)
+        target = source if self.relative(location) is None else self._get_target(location)
         if target in self.sizes:
             return
         try:
@@ -166,8 +166,8 @@ class WarehouseFiles:
         self._copy(source, target)
         self.sizes[target] = size
 
-    def store_brought(self, file: Path) -> None:
-        """Write down which files are in the new folder now, each as JSON in a line."""
+    def record_transferred(self, file: Path) -> None:
+        """Record the files in the new folder, each as JSON in a line."""
         prefix = f"{self.paths.new}/"
         with open(file, "w", encoding="utf-8") as lines:
             for path in self.sizes:
@@ -181,14 +181,14 @@ class WarehouseFiles:
             os.unlink(part)
         try:
             if not self._link:
-                raise OSError("a copy has files of its own")
+                raise OSError("a copy has separate files")
             os.link(source, part, follow_symlinks=False)
         except OSError:
             shutil.copyfile(source, part)
             shutil.copystat(source, part)
         os.replace(part, target)
 
-    def _target(self, location: str) -> str:
+    def _get_target(self, location: str) -> str:
         relative = self.relative(location)
         if relative is None:
             raise OptionError(
@@ -200,9 +200,9 @@ class WarehouseFiles:
         return f"{self.paths.new}/{relative}"
 
     def _check_apart(self, folder: str) -> None:
-        """Refuse a folder that the old warehouse and the new one share, as by a link.
+        """Refuse a folder that the old warehouse and the new one share, for example by a link.
 
-        A link in a warehouse to another disk is a link in a copy of it too.
+        A link in a warehouse to another disk becomes a link in a copy of the warehouse too.
         """
         if folder in self._apart:
             return
@@ -218,7 +218,7 @@ class WarehouseFiles:
         self._apart.add(folder)
 
 
-def read_brought(file: Path) -> Iterator[str]:
-    """Return the files that `WarehouseFiles.store_brought` has written down; none without it."""
+def read_transferred(file: Path) -> Iterator[str]:
+    """Yield the files that `WarehouseFiles.record_transferred` recorded; none without it."""
     with contextlib.suppress(FileNotFoundError), open(file, encoding="utf-8") as lines:
         yield from map(json.loads, lines)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["FileChanges", "NetChanges", "list_changes"]
+__all__ = ["NetChanges", "list_changes"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,9 @@ def list_changes(files: SnapshotFiles, table: Table, snapshot: Snapshot) -> File
             "cannot be determined. Keep snapshots for longer than the query may be stopped, "
             f"and start with {NEW_CHECKPOINT}"
         )
-    return _compare_scans(files.of(table, before, scan=True), files.of(table, snapshot, scan=True))
+    return _compare_scans(
+        files.list_files(table, before, scan=True), files.list_files(table, snapshot, scan=True)
+    )
 
 
 def _read_own_manifests(table: Table, known: Sequence[Snapshot]) -> FileChanges | None:
