@@ -31,11 +31,18 @@ from krishiv_spark.iceberg.options import CatalogSettings
 from krishiv_spark.iceberg.planning import UnreadableError
 from krishiv_spark.jobs import job_schema
 from krishiv_spark.jobs.depots import Depot
-from krishiv_spark.jobs.models import JobInput, JobModel, JobOutput, JobSpec, JobStep, Streaming
-from krishiv_spark.jobs.values import NOT_USED
+from krishiv_spark.jobs.models import (
+    NOT_USED,
+    JobInput,
+    JobModel,
+    JobOutput,
+    JobSpec,
+    JobStep,
+    Streaming,
+)
 from krishiv_spark.kafka.client import KafkaFailedError, KafkaRefusedError
 from krishiv_spark.kafka.records.scanner import RecordError
-from krishiv_spark.metrics.figures import METRICS
+from krishiv_spark.metrics.definitions import METRICS
 from krishiv_spark.options import Options
 from krishiv_spark.parquet.footers import (
     BadFileError,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import sys
 import traceback
 from importlib import import_module
@@ -20,24 +19,42 @@ from krishiv_spark.spark.logs import write_to_terminal
 
 __all__ = ["main"]
 
-_HELPERS = {"common"}
+_HOMES = {
+    "checkpoint": "checkpoint",
+    "dev": "kafka_cluster",
+    "doctor": "setup",
+    "epochs": "query",
+    "iceberg": "tables",
+    "job-schema": "job_files",
+    "kafka": "kafka_cluster",
+    "log": "recovery",
+    "new": "setup",
+    "parquet": "tables",
+    "replay": "recovery",
+    "run": "job_files",
+    "status": "query",
+    "validate": "job_files",
+    "watch": "query",
+}
+"""By command, the module of `commands` that defines it. A command imports no other module."""
+
 _OLDER_NAMES = {"vacuum": "parquet"}
-"""Commands that stood here before each format had a group; by the group that has them now."""
+"""Commands from before each format had a group, by the group that has them now."""
 
 
 class _Commands(click.Group):
-    """Finds the modules of `commands`, and shows our own errors as messages, not as tracebacks."""
+    """A group that imports a command on use, and shows the package's errors without tracebacks."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        found = {found.name for found in pkgutil.iter_modules(commands.__path__)} - _HELPERS
-        return sorted(name.replace("_", "-") for name in found)
+        return sorted(_HOMES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = _OLDER_NAMES.get(cmd_name, cmd_name)
-        if module not in self.list_commands(ctx):
+        del ctx
+        module = _HOMES.get(_OLDER_NAMES.get(cmd_name, cmd_name))
+        if module is None:
             return None
-        home = import_module(f"{commands.__name__}.{module.replace('-', '_')}")
+        home = import_module(f"{commands.__name__}.{module}")
         found: click.Command = getattr(home, cmd_name.replace("-", "_"))
         return found
 
@@ -64,7 +81,7 @@ class _Commands(click.Group):
 def _show_traceback(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print what is no error of ours: its text may be that of a server or a file."""
+    """Print an error that is not the package's: its text may be that of a server or a file."""
     sys.stderr.write(show_lines("".join(traceback.format_exception(kind, error, trace))))
 
 

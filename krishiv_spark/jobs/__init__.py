@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 from krishiv_spark.runtime.lazy import find
 
 if TYPE_CHECKING:
-    from krishiv_spark.jobs.loading import load
-    from krishiv_spark.jobs.ready import LoadedJobs
-    from krishiv_spark.jobs.running import JobRunner
-    from krishiv_spark.jobs.schema import job_schema
+    from krishiv_spark.jobs.file import load
+    from krishiv_spark.jobs.models import job_schema
+    from krishiv_spark.jobs.plan import LoadedJobs
+    from krishiv_spark.jobs.runner import JobRunner
 
 __all__ = ["JobRunner", "LoadedJobs", "job_schema", "load"]
 
 _HOMES = {
-    "JobRunner": "krishiv_spark.jobs.running",
-    "LoadedJobs": "krishiv_spark.jobs.ready",
-    "job_schema": "krishiv_spark.jobs.schema",
-    "load": "krishiv_spark.jobs.loading",
+    "JobRunner": "krishiv_spark.jobs.runner",
+    "LoadedJobs": "krishiv_spark.jobs.plan",
+    "job_schema": "krishiv_spark.jobs.models",
+    "load": "krishiv_spark.jobs.file",
 }
 
 

@@ -12,15 +12,14 @@ from typing import Annotated, NamedTuple
 from pydantic import Field, PlainValidator
 
 from krishiv_spark.formats import find_format
-from krishiv_spark.jobs.models import JobModel
-from krishiv_spark.jobs.problems import Problems
-from krishiv_spark.jobs.reading import read_tree, validated
-from krishiv_spark.jobs.values import NotUsed
+from krishiv_spark.jobs.models import JobModel, NotUsed
+from krishiv_spark.jobs.validation import read_nodes, validate_model
 from krishiv_spark.jobs.variables import Variables
+from krishiv_spark.jobs.yaml_nodes import Problems
 from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.options.references import Referenced, read_small
 
-__all__ = ["Address", "Depot", "Depots", "format_called", "read_depots"]
+__all__ = ["Address", "Depot", "Depots", "read_depots", "resolve_format_name"]
 
 _ADDRESS = re.compile(
     r"dataos://(?P<depot>[\w-]+)(?::(?P<collection>[\w.-]*))?(?:/(?P<dataset>[^?]*))?(?:\?(?P<rest>.*))?"
@@ -138,7 +137,7 @@ class Depots:
     file: Path | None = None
 
     def of(self, address: Address) -> Depot:
-        """The depot of an address.
+        """Return the depot of an address.
 
         Raises:
             ValueError: If it is not known.
@@ -172,7 +171,7 @@ class Depots:
 def _is_hidden(depot: Depot, key: str, text: Referenced) -> bool:
     if text.is_secret is not None:
         return text.is_secret
-    name = "" if depot.format is None else format_called(depot.format)
+    name = "" if depot.format is None else resolve_format_name(depot.format)
     kind = find_format(name)
     if kind is None:
         return True
@@ -185,7 +184,7 @@ _OURS = {"iceberg": "krishiv-iceberg", "kafka": "krishiv-kafka", "kafkajson": "k
 """Names of published files whose formats are this package's; others are Spark's."""
 
 
-def format_called(given: str) -> str:
+def resolve_format_name(given: str) -> str:
     """Return a format as Spark knows it, by what a file calls it."""
     name = given.strip()
     lowered = name.lower()
@@ -195,7 +194,7 @@ def format_called(given: str) -> str:
 
 
 def read_depots(file: Path | None, variables: Variables) -> Depots:
-    """The depots of a file.
+    """Return the depots of a file.
 
     Args:
         file: Of the user; None if there is none.
@@ -207,6 +206,6 @@ def read_depots(file: Path | None, variables: Variables) -> Depots:
     if file is None:
         return Depots()
     problems = Problems(str(file), variables.hide)
-    found, _ = validated(_DepotFile, read_tree(file, problems, variables), problems)
+    found, _ = validate_model(_DepotFile, read_nodes(file, problems, variables), problems)
     problems.raise_if_any()
     return Depots({} if found is None else found.depots, file)

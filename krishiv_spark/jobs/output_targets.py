@@ -18,7 +18,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from krishiv_spark.errors import CheckpointMismatch, KrishivError, OptionError, StorageError
-from krishiv_spark.jobs.ready import BATCHES, ReadyJob, ReadyOutput
+from krishiv_spark.jobs.plan import BATCHES, ReadyJob, ReadyOutput
 from krishiv_spark.lifecycle.resumption import check_same_target
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.messages.redaction import redact
@@ -158,7 +158,7 @@ class JobTargets:
     def _describe(self, output: ReadyOutput) -> QueryTarget | None:
         """Return the target by the options of the job; None if that is not known here."""
         try:
-            return describe_output(output)
+            return describe_target_of_output(output)
         # Spark's driver may run elsewhere, with other packages, networks and folders.
         except (KrishivError, OSError, ImportError) as error:
             _log.debug("output %r is not compared", output.model.name, exc_info=scrub(error))
@@ -229,7 +229,7 @@ class JobTargets:
                         raise _renamed_batch(self.job.name, epochs[-1], name, output, now)
 
 
-def describe_output(output: ReadyOutput) -> QueryTarget | None:
+def describe_target_of_output(output: ReadyOutput) -> QueryTarget | None:
     """Return the target of an output; None if the options of a foreign format name none.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -12,20 +13,40 @@ import pyarrow.json as pj
 
 from krishiv_spark.arrow.schemas import plain_schema, spark_schema
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.jobs.handing import options_for
-from krishiv_spark.jobs.kafka_columns import json_options
 from krishiv_spark.jobs.models import JobInput, JobStep
-from krishiv_spark.jobs.ready import ReadyInput, ReadyJob
-from krishiv_spark.jobs.sql_texts import has_encoded_literals
+from krishiv_spark.jobs.plan import DataLocation, ReadyInput, ReadyJob, add_json_options
+from krishiv_spark.jobs.variables import has_encoded_literals
+from krishiv_spark.options.references import Referenced, variables
+from krishiv_spark.spark.jvm import is_jvm_here, variable_of_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["make_views", "read_input", "with_samples"]
+__all__ = ["make_views", "options_with_references", "read_input", "read_samples"]
 
 
-def sampled_schema(values: DataFrame, shown: str) -> str:
-    """The fields of the values of a bounded frame, as Spark writes columns.
+def options_with_references(spark: SparkSession, place: DataLocation) -> dict[str, str]:
+    """Return the options of a location as Spark gets them.
+
+    What a depot takes from elsewhere is handed on by its name, if the connector can look it up:
+    not of Spark's own formats, and not where Spark runs elsewhere.
+    """
+    given = dict(place.options)
+    named = {key: text for key, text in given.items() if isinstance(text, Referenced)}
+    if not (named and place.is_ours and is_jvm_here(spark)):
+        return given
+    references = {key: t.reference for key, t in named.items() if _is_found(spark, t)}
+    return {**given, **references}
+
+
+def _is_found(spark: SparkSession, text: Referenced) -> bool:
+    # The JVM may have begun before a variable was set.
+    names = variables(text.reference)
+    return all(variable_of_jvm(spark, name) == os.environ.get(name) for name in names)
+
+
+def infer_schema_from_samples(values: DataFrame, shown: str) -> str:
+    """Return the fields of the JSON values of a bounded frame, as Spark writes columns.
 
     Args:
         values: One binary column, of a batch that ends.
@@ -48,12 +69,12 @@ def sampled_schema(values: DataFrame, shown: str) -> str:
             f"{shown}: not all of the values that were sampled are JSON objects: give 'schema', "
             f"as 'id BIGINT, name STRING' ({str(error).partition(chr(10))[0]})"
         ) from None
-    fields = spark_schema(plain_schema(pa.schema([_known(field) for field in found])))
+    fields = spark_schema(plain_schema(pa.schema([_as_text_if_unclear(field) for field in found])))
     return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in fields)
 
 
-def _known(field: pa.Field) -> pa.Field:
-    """Times look like texts in JSON, and stay such; what was null always may be any text."""
+def _as_text_if_unclear(field: pa.Field) -> pa.Field:
+    """Return a field as text if it is a time, which JSON has as text, or was always null."""
     is_text = pa.types.is_temporal(field.type) or pa.types.is_null(field.type)
     return field.with_type(pa.string()) if is_text else field
 
@@ -85,16 +106,18 @@ def make_views(
     """
     for one in job.inputs:
         frame = given.get(one.model.name)
-        frame = read_input(spark, one) if frame is None else refined(frame, one.model)
+        frame = (
+            read_input(spark, one) if frame is None else apply_watermark_and_dedup(frame, one.model)
+        )
         _register(frame, one.model.name, see)
     for step in job.model.flat_steps():
-        _register(refined(_made(spark, step), step), step.name, see)
+        _register(apply_watermark_and_dedup(_run_step(spark, step), step), step.name, see)
 
 
 def read_input(
     spark: SparkSession, given: ReadyInput, *, as_batch: bool = False, rows: int | None = None
 ) -> DataFrame:
-    """The rows of an input.
+    """Return the rows of an input.
 
     Args:
         spark: The session.
@@ -111,11 +134,11 @@ def read_input(
     if given.model.schema_ is not None and not given.place.decodes:
         reader = reader.schema(given.model.schema_)
     frame = reader.load()
-    return refined(frame if rows is None else frame.limit(rows), given.model)
+    return apply_watermark_and_dedup(frame if rows is None else frame.limit(rows), given.model)
 
 
-def with_samples(spark: SparkSession, job: ReadyJob, rows: int | None) -> dict[str, DataFrame]:
-    """The beginnings of a job's streams, by name, as batches; of so many rows, or whole.
+def read_samples(spark: SparkSession, job: ReadyJob, rows: int | None) -> dict[str, DataFrame]:
+    """Return the first rows of a job's streams, or all, as batches by name.
 
     Raises:
         PySparkException: If a format cannot be read as a batch.
@@ -124,8 +147,8 @@ def with_samples(spark: SparkSession, job: ReadyJob, rows: int | None) -> dict[s
     return {one.model.name: read_input(spark, one, as_batch=True, rows=rows) for one in streams}
 
 
-def refined(frame: DataFrame, given: JobInput | JobStep) -> DataFrame:
-    """A frame with its watermark, and each row once if that is wanted."""
+def apply_watermark_and_dedup(frame: DataFrame, given: JobInput | JobStep) -> DataFrame:
+    """Return a frame with its watermark, and without duplicates if that is configured."""
     if given.watermark is not None:
         delay = f"{given.watermark.delay} milliseconds"
         frame = frame.withWatermark(given.watermark.column, delay)
@@ -142,9 +165,9 @@ def _register(frame: DataFrame, name: str, see: Callable[[str, DataFrame], objec
         see(name, frame)
 
 
-def _made(spark: SparkSession, step: JobStep) -> DataFrame:
+def _run_step(spark: SparkSession, step: JobStep) -> DataFrame:
     if step.sql is not None:
-        return _selected(spark, step, step.sql)
+        return _run_sql(spark, step, step.sql)
     module, _, name = str(step.python).partition(":")
     try:
         function = getattr(import_module(module), name)
@@ -159,7 +182,7 @@ def _made(spark: SparkSession, step: JobStep) -> DataFrame:
     return frame
 
 
-def _selected(spark: SparkSession, step: JobStep, sql: str) -> DataFrame:
+def _run_sql(spark: SparkSession, step: JobStep, sql: str) -> DataFrame:
     if has_encoded_literals(sql) and str(spark.conf.get(_NO_ESCAPES, "false")).lower() == "true":
         raise OptionError(
             f"step {step.name!r}: a variable in a literal has a character that needs an escape, "
@@ -169,18 +192,20 @@ def _selected(spark: SparkSession, step: JobStep, sql: str) -> DataFrame:
 
 
 def _options(spark: SparkSession, given: ReadyInput) -> dict[str, str]:
-    """Those of the format; of JSON values, also which columns they become."""
-    options = options_for(spark, given.place)
+    """Return the options of the format; for JSON values, also those for their columns."""
+    options = options_with_references(spark, given.place)
     if not given.place.decodes:
         return options
     schema = given.model.schema_
     if schema is None and given.model.sample_values is not None:
         kept = {key: text for key, text in options.items() if key.lower() not in _OF_STREAMS}
         raw = spark.read.format(given.place.format).options(**{**kept, "columns": "value"})
-        schema = sampled_schema(raw.load().limit(given.model.sample_values), given.place.shown)
+        schema = infer_schema_from_samples(
+            raw.load().limit(given.model.sample_values), given.place.shown
+        )
     if schema is None:
         return options
     try:
-        return json_options(options, schema)
+        return add_json_options(options, schema)
     except ValueError as error:
         raise OptionError(f"input {given.model.name!r}: 'schema': {error}") from None

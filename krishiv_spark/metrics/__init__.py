@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING
 from krishiv_spark.runtime.lazy import find
 
 if TYPE_CHECKING:
-    from krishiv_spark.metrics.otel import export
-    from krishiv_spark.metrics.prometheus import serve, write_file
+    from krishiv_spark.metrics.exporters import export, serve, write_file
     from krishiv_spark.metrics.reporting import Reporting
 
 __all__ = ["Reporting", "export", "serve", "write_file"]
 
 _HOMES = {
     "Reporting": "krishiv_spark.metrics.reporting",
-    "export": "krishiv_spark.metrics.otel",
-    "serve": "krishiv_spark.metrics.prometheus",
-    "write_file": "krishiv_spark.metrics.prometheus",
+    "export": "krishiv_spark.metrics.exporters",
+    "serve": "krishiv_spark.metrics.exporters",
+    "write_file": "krishiv_spark.metrics.exporters",
 }
 
 

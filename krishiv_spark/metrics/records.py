@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from krishiv_spark.queries.failures import failure_of
+from krishiv_spark.queries.handle import QueryState
 from krishiv_spark.queries.progress import Progress, SourceProgress
-from krishiv_spark.queries.status import QueryState
 from krishiv_spark.runtime.once import warn_once
 
 __all__ = ["QueryRecord", "QueryRecords"]
@@ -119,20 +119,20 @@ class QueryRecords:
     # --- events
 
     def found(self, query: object, name: str | None, run: object) -> None:
-        """A query runs already."""
+        """Record a query that was running before this listener."""
         with self._lock:
             if str(query) not in self._records:
                 self._see(str(query), name, str(run), QueryState.STARTING)
 
     def started(self, query: object, name: str | None, run: object) -> None:
-        """A query starts."""
+        """Record the start of a query."""
         with self._lock:
             if name:
                 self._forget_others(str(query), name)
             self._see(str(query), name, str(run), QueryState.STARTING)
 
     def progressed(self, told: Mapping[str, Any]) -> None:
-        """An epoch is over."""
+        """Record a completed epoch."""
         with self._lock:
             query, run = str(told["id"]), str(told["runId"])
             record = self._see(query, told.get("name"), run, QueryState.RUNNING)
@@ -140,7 +140,7 @@ class QueryRecords:
             record.count(told)
 
     def idle(self, query: object, run: object, told: Mapping[str, Any] | None = None) -> None:
-        """A query looked, and there was nothing to do.
+        """Record that a query polled its sources and found nothing to do.
 
         Args:
             query: The id of the query.
@@ -153,7 +153,7 @@ class QueryRecords:
                 record.look(told)
 
     def ended(self, query: object, run: object, error: str | None, error_class: str | None) -> None:
-        """A run of a query has ended.
+        """Record the end of a query's run.
 
         Args:
             query: The id of the query.
@@ -176,25 +176,25 @@ class QueryRecords:
                 del self._records[old.query]
 
     def stopped(self) -> None:
-        """All that run have ended with their session, of which Spark tells nobody."""
+        """Record that all running queries ended with their session: Spark reports no end."""
         with self._lock:
             for record in self._records.values():
                 if record.state not in _OVER:
                     record.state = QueryState.STOPPED
 
     def unended(self) -> set[str]:
-        """The ids of queries of whose end nobody has told."""
+        """Return the ids of queries whose end was not reported."""
         with self._lock:
             return self._records.keys() - {record.query for record in self._ended()}
 
     def _forget_others(self, query: str, name: str) -> None:
-        """A new checkpoint under the same name: nobody asks for the old one any more."""
+        """Drop a query whose name a query with a new checkpoint has taken over."""
         for other in self._ended():
             if other.name == name and other.query != query:
                 del self._records[other.query]
 
     def _is_replaced(self, ended: QueryRecord) -> bool:
-        """Whether a new checkpoint under the same name was started before this end was told of."""
+        """Return True if a new query of that name started before this end was reported."""
         over = {ended.query, *(record.query for record in self._ended())}
         others = (record for record in self._records.values() if record.query not in over)
         return any(record.name == ended.name for record in others)
@@ -219,7 +219,7 @@ class QueryRecords:
     # --- what they add up to
 
     def all(self) -> list[tuple[QueryRecord, Progress | None]]:
-        """Each query as it is now, with its newest epoch."""
+        """Return each query in its current state, with its newest epoch."""
         with self._lock:
             records = [record.copied() for record in self._records.values()]
         # Once for an epoch, however often somebody looks: offsets may be long.
@@ -257,7 +257,7 @@ class _ParsedTold:
 
 
 def _understood(parse: Callable[[], ParsedT]) -> ParsedT | None:
-    """None for a progress that is not understood: what was counted is worth having."""
+    """Return None for a progress that cannot be parsed, so that earlier counts stay available."""
     try:
         return parse()
     except Exception:  # noqa: BLE001  of whatever form it is
@@ -267,5 +267,5 @@ def _understood(parse: Callable[[], ParsedT]) -> ParsedT | None:
 
 
 def _positive(count: Any) -> int:
-    """Spark says -1 for what is not known, and Connect nothing for 0."""
+    """Return a count; Spark reports -1 for an unknown one, and Connect nothing for 0."""
     return 0 if count is None else max(int(count), 0)

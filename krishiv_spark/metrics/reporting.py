@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.metrics.figures import Metric, QueryView
+from krishiv_spark.metrics.definitions import Metric, QueryView
 from krishiv_spark.metrics.records import QueryRecords
-from krishiv_spark.queries.status import QueryState
+from krishiv_spark.queries.handle import QueryState
 from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.spark.jvm import hear_by, is_jvm_here, is_stopped, last_progress
 
@@ -80,7 +80,7 @@ class RecordingListener(StreamingQueryListener):
         _safely(lambda: self._records.idle(event.id, event.runId, self._last(event.id)))
 
     def _last(self, query: object) -> Mapping[str, Any] | None:
-        """What Spark says of the look that found nothing: an event has no more than the ids.
+        """Record the last poll of an idle query; the event itself has the ids only.
 
         Only there it is seen that an open transaction holds back all that has come.
         """
@@ -143,7 +143,7 @@ class QueryReadings:
         self._listener.detach(self._spark)
 
     def views(self) -> list[QueryView]:
-        """Every query, as it is now."""
+        """Return every query in its current state."""
         if self._is_over:
             return []
         if is_stopped(self._spark):
@@ -152,7 +152,7 @@ class QueryReadings:
         return [QueryView(record, progress, now_s) for record, progress in self._records.all()]
 
     def has_failed(self) -> bool:
-        """Whether some query has ended with an error, and was not started again.
+        """Return True if a query failed and was not restarted.
 
         Whoever waits for a query may hear of its end before listeners do: they get a moment.
         """
@@ -162,7 +162,7 @@ class QueryReadings:
         return any(view.record.state is QueryState.FAILED for view in self.views())
 
     def _active(self) -> set[str]:
-        """Queries that Spark says are running; all that are known, if it cannot be asked."""
+        """Return the ids of running queries; of all known ones if Spark cannot be asked."""
         try:
             return {str(query.id) for query in self._spark.streams.active}
         except Exception:  # noqa: BLE001  of a JVM or a server that is not there any more
@@ -170,7 +170,7 @@ class QueryReadings:
 
 
 def readings(metric: Metric, views: list[QueryView]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """The values of a metric, each with those of all labels: of `OF_QUERY`, then its own.
+    """Yield the values of a metric with all label values: of `OF_QUERY`, then of its own.
 
     One that cannot be worked out is left out, and said once.
     """
@@ -225,7 +225,7 @@ class Reporting(AbstractContextManager["Reporting"]):
 
 
 def require_library(module: str, package: str, extra: str) -> Any:
-    """A library of metrics.
+    """Import a library of metrics.
 
     Args:
         module: To be imported.

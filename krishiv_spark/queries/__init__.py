@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING
 from krishiv_spark.runtime.lazy import find
 
 if TYPE_CHECKING:
-    from krishiv_spark.queries.checking import check
-    from krishiv_spark.queries.handle import Query, start
-    from krishiv_spark.queries.listening import Listening, listen
-    from krishiv_spark.queries.progress import Progress, SourceProgress
+    from krishiv_spark.queries.failures import check
+    from krishiv_spark.queries.handle import Query, QueryState, QueryStatus, start
+    from krishiv_spark.queries.progress import Listening, Progress, SourceProgress, listen
     from krishiv_spark.queries.restarting import run
-    from krishiv_spark.queries.status import QueryState, QueryStatus
 
 __all__ = [
     "Listening",
@@ -36,14 +34,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Listening": "krishiv_spark.queries.listening",
+    "Listening": "krishiv_spark.queries.progress",
     "Progress": "krishiv_spark.queries.progress",
     "Query": "krishiv_spark.queries.handle",
-    "QueryState": "krishiv_spark.queries.status",
-    "QueryStatus": "krishiv_spark.queries.status",
+    "QueryState": "krishiv_spark.queries.handle",
+    "QueryStatus": "krishiv_spark.queries.handle",
     "SourceProgress": "krishiv_spark.queries.progress",
-    "check": "krishiv_spark.queries.checking",
-    "listen": "krishiv_spark.queries.listening",
+    "check": "krishiv_spark.queries.failures",
+    "listen": "krishiv_spark.queries.progress",
     "run": "krishiv_spark.queries.restarting",
     "start": "krishiv_spark.queries.handle",
 }

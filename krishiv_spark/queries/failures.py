@@ -1,25 +1,31 @@
-"""What the error of a query means: in one line, and whether to try again.
-
-A query's error comes out of the JVM as text, with the traceback of Python's process in it.
-"""
+"""Failures of queries: their reasons, whether they may pass, and checks before a start. Driver."""
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from krishiv_spark.errors import KrishivError, QueryFailed
+from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.runtime.workers import file_of_crash
+from krishiv_spark.spark.jvm import WriterSays, writer_says
+from krishiv_spark.spark.preflight import PreflightRequest
 
-__all__ = ["Failure", "failure_of", "may_pass"]
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+__all__ = ["Failure", "check", "failure_of", "may_pass"]
+
 
 _PASSING = frozenset({"CatalogFailedError", "CommitUnknown", "KafkaFailedError", "StorageError"})
 """Errors that may pass by themselves, by name. A query that starts again looks first at what became
 of a commit."""
 
-_OURS = re.compile(r"^krishiv_spark[\w.]*\.(\w+): (.*)$", re.MULTILINE)
+_OWN_ERROR = re.compile(r"^krishiv_spark[\w.]*\.(\w+): (.*)$", re.MULTILINE)
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit): .*$", re.MULTILINE)
 _PLANNING = "PlanningFailed"
 """What a planner raises in the place of another error, whose class begins its text."""
@@ -48,12 +54,12 @@ class Failure:
 
 
 def may_pass(name: str) -> bool:
-    """Whether an error of ours, by the name of its class, may pass by itself."""
+    """Return True if an error of this package, by the name of its class, may be transient."""
     return name in _PASSING
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Judge an error of Spark's or ours."""
+    """Return the failure that an error of Spark or of this package means."""
     if isinstance(error, QueryFailed):
         return Failure(str(error), error.passes, error.name)
     if isinstance(error, KrishivError):
@@ -64,7 +70,7 @@ def failure_of(error: BaseException) -> Failure:
             f"PyArrow {pa.__version__} has ended the Python process that read {file}: the file is "
             f"damaged, or made to do this. Remove it, and see docs/upstream/: {_one_line(text)}"
         )
-    if found := _OURS.findall(text):
+    if found := _OWN_ERROR.findall(text):
         return _ours(*_unwrapped(*found[-1]))
     if any(sign in text for sign in _AWAY):
         return Failure(_one_line(text), passes=True)
@@ -83,9 +89,66 @@ def _ours(name: str, text: str) -> Failure:
 
 
 def _one_line(text: str) -> str:
-    """The line that says it: the last error of a traceback in it, or Spark's own sentence."""
+    """Return the line with the reason: the last error of its traceback, or Spark's sentence."""
     plain = _TERMINATED.sub("", text)
     if "Traceback" in plain and (raised := _RAISED.findall(plain)):
         return str(raised[-1])
     match = _OF_SPARK.search(plain)
     return (match[0] if match else plain.strip().partition("\n")[0]).strip()
+
+
+_log = logging.getLogger(__name__)
+
+_OWN_PREFIX = "krishiv-"
+
+
+def check(writer: DataStreamWriter, *, new_target: bool = False) -> None:
+    """Ask the sink of a query what it would refuse; change nothing.
+
+    The sink checks its options, the rows and the target. With the checkpoint, it checks that this
+    is the one of the query, that the target is the same as before, and that the newest epochs of
+    checkpoint, epoch log and target fit each other.
+
+    Spark itself asks a Python sink when the first epoch is planned: of a source that is idle, that
+    may be days after the start. The sink is asked where Spark would ask it, in a Python process of
+    the driver, so it may take some seconds. Sinks of other formats than ``krishiv-…``, and
+    functions, are not asked.
+
+    Args:
+        writer: From ``frame.writeStream``, with its format and options, not started.
+        new_target: Accept another target than the one that the query has written to, which does
+            not get the rows of earlier epochs.
+
+    Raises:
+        QueryFailed: If it would refuse the first epoch, or cannot reach its target.
+    """
+    try:
+        said = writer_says(writer)
+    except Exception as error:  # noqa: BLE001  Spark's own start is as it was
+        _log.warning(
+            "what a query writes to is not looked at before its start", exc_info=scrub(error)
+        )
+        return
+    if not said.format.lower().startswith(_OWN_PREFIX):
+        return
+    if said.mode == "update":
+        raise QueryFailed(_update(said.format), name="OptionError")
+    try:
+        _ask(said, new_target=new_target)
+    except Exception as error:
+        found = failure_of(error)
+        raise QueryFailed(found.line, passes=found.passes, name=found.name) from error
+
+
+def _update(name: str) -> str:
+    return (
+        f"{name}: Spark refuses outputMode('update') for Python sinks: use 'complete', or "
+        "foreachBatch with krishiv_spark.upsert(...), which takes it into Iceberg and memory"
+    )
+
+
+def _ask(said: WriterSays, *, new_target: bool) -> None:
+    asked = PreflightRequest(said.rows.schema.json(), said.mode == "complete", new_target)
+    reader = said.rows.sparkSession.read.format(said.format)
+    given: Any = asked.to_options(said.options)
+    _ = reader.options(**given).load().schema  # under Connect, that is when it is asked

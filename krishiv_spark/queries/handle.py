@@ -1,4 +1,4 @@
-"""A handle on a streaming query, classic or Connect. Driver."""
+"""A handle over one query of Spark: its state, its progress, its end. Driver."""
 
 from __future__ import annotations
 
@@ -6,23 +6,82 @@ import logging
 import threading
 import time
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from typing_extensions import Self
 
 from krishiv_spark.errors import QueryFailed
-from krishiv_spark.queries.checking import check as check_writer
+from krishiv_spark.queries.failures import check as check_writer
 from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.queries.progress import Progress, is_idle
-from krishiv_spark.queries.status import QueryStatus, status_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["POLL_S", "IdleTime", "Query", "Seconds", "in_seconds", "start"]
+__all__ = [
+    "POLL_S",
+    "IdleTime",
+    "Query",
+    "QueryState",
+    "QueryStatus",
+    "Seconds",
+    "in_seconds",
+    "start",
+    "status_of",
+]
+
+
+class QueryState(Enum):
+    """Where a query is in its life."""
+
+    STARTING = "starting"
+    """It has no epoch behind it yet, and none under way."""
+    RUNNING = "running"
+    """An epoch is under way, or due."""
+    IDLE = "idle"
+    """It waits for rows, or for its next trigger."""
+    STOPPED = "stopped"
+    """It has ended without an error."""
+    FAILED = "failed"
+    """It has ended with an error."""
+
+
+@dataclass(frozen=True)
+class QueryStatus:
+    """What a query is doing now.
+
+    Attributes:
+        state: In one word.
+        message: Spark's own words; of a failed query, the line that says why.
+    """
+
+    state: QueryState
+    message: str
+
+
+def status_of(query: StreamingQuery, why: str | None) -> QueryStatus:
+    """Look once.
+
+    Args:
+        query: Spark's handle.
+        why: Of a query that has failed, the line that says it.
+    """
+    status: Any = query.status
+    message = str(status["message"])
+    if why is not None:
+        return QueryStatus(QueryState.FAILED, why)
+    if not query.isActive:
+        return QueryStatus(QueryState.STOPPED, message)
+    if status["isTriggerActive"] or status["isDataAvailable"]:
+        return QueryStatus(QueryState.RUNNING, message)
+    is_new = query.lastProgress is None
+    return QueryStatus(QueryState.STARTING if is_new else QueryState.IDLE, message)
+
 
 POLL_S = 0.1
 """How often whoever waits for a query looks at it: Spark's handles ring no bell."""
@@ -41,7 +100,7 @@ class IdleTime:
         self._epoch = -1
 
     def look(self) -> float:
-        """Seconds since it was last seen at work; 0 if it is."""
+        """Return the seconds since the query last worked; 0 while it does."""
         now_s = time.monotonic()
         newest: Any = self._query.lastProgress
         if newest is not None and not is_idle(newest) and int(newest["batchId"]) != self._epoch:
@@ -62,7 +121,7 @@ _log = logging.getLogger(__name__)
 
 
 def in_seconds(given: Seconds) -> float:
-    """A length of time as a number."""
+    """Return a duration in seconds."""
     return given.total_seconds() if isinstance(given, timedelta) else float(given)
 
 
@@ -244,7 +303,7 @@ class Query(AbstractContextManager["Query"]):
     def stop_when(
         self, *, timeout: Seconds | None = None, idle: Seconds | None = None, grace: Seconds = 60
     ) -> None:
-        """Have it stopped, in a thread that ends with it.
+        """Stop the query in a thread that ends with it.
 
         Args:
             timeout: When it has run so long from now on, seconds.

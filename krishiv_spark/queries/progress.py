@@ -1,19 +1,30 @@
-"""What a query has done in an epoch, as values."""
+"""Progress of queries as values, and listeners for it. Driver."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from typing_extensions import Self
 
+from krishiv_spark.errors import QueryFailed
+from krishiv_spark.messages.exception_chains import scrub
+from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.runtime.epoch_times import to_datetime
 
-__all__ = ["Progress", "SourceProgress"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Listening", "Progress", "SourceProgress", "listen"]
+
 
 _WAITING = "_waiting"
 """What our sources say of what is newest ends so, where it counts what is still to be read."""
@@ -55,7 +66,7 @@ class SourceProgress:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
-        """From Spark's own."""
+        """Return the values of Spark's own progress of a source."""
         end, latest = _parsed(told.get("endOffset")), _parsed(told.get("latestOffset"))
         description = str(told.get("description", ""))
         return cls(
@@ -112,7 +123,7 @@ class Progress:
 
     @property
     def event_time_lag(self) -> timedelta | None:
-        """How far the watermark was behind the clock; None without one."""
+        """The delay of the watermark after the clock; None without one."""
         return None if self.watermark is None else self.began - self.watermark
 
     @property
@@ -123,7 +134,7 @@ class Progress:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
-        """From Spark's own ``StreamingQueryProgress``, or its JSON as a dictionary."""
+        """Return the values of Spark's ``StreamingQueryProgress``, or of its JSON as a mapping."""
         durations: Mapping[str, Any] = told.get("durationMs") or {}
         written = _count((told.get("sink") or {}).get("numOutputRows"))
         watermark = (told.get("eventTime") or {}).get("watermark")
@@ -148,7 +159,7 @@ class Progress:
 
 
 def is_idle(told: Mapping[str, Any]) -> bool:
-    """Whether a progress of Spark's is of a time when there was nothing to do.
+    """Return True if a progress of Spark's reports that there was nothing to do.
 
     It has the number of the epoch that comes next then (Spark's ``ProgressContext``).
     """
@@ -160,7 +171,7 @@ def _time(text: str) -> datetime:
 
 
 def _count(given: Any) -> int | None:
-    """Spark says -1 for what is not known, and Connect nothing for 0."""
+    """Return a count; Spark reports -1 for an unknown one, and Connect nothing for 0."""
     return None if given is None or int(given) < 0 else int(given)
 
 
@@ -193,7 +204,7 @@ def _source_watermark(end: Any) -> datetime | None:
 
 
 def _total(told: Mapping[str, Any], key: str) -> int:
-    """Of all operators with a state."""
+    """Return the sum over all operators with a state."""
     return sum(_count(one.get(key)) or 0 for one in told.get("stateOperators") or ())
 
 
@@ -206,7 +217,7 @@ def _waiting(end: Any, latest: Any) -> Mapping[str, int]:
 
 
 def _distance(end: Any, latest: Any) -> int | None:
-    """How much higher the numbers of one offset are than those of another of its form."""
+    """Return by how much the numbers of one offset exceed those of another of its form."""
     if isinstance(end, bool) or isinstance(latest, bool):
         return None
     if isinstance(end, int) and isinstance(latest, int):
@@ -216,3 +227,101 @@ def _distance(end: Any, latest: Any) -> int | None:
     parts = [_distance(end.get(key, 0), more) for key, more in latest.items()]
     known = [part for part in parts if part is not None]
     return sum(known) if known else None
+
+
+_log = logging.getLogger(__name__)
+
+
+def listen(
+    spark: SparkSession,
+    *,
+    started: Callable[[str, str | None], object] | None = None,
+    progress: Callable[[Progress], object] | None = None,
+    ended: Callable[[str, QueryFailed | None], object] | None = None,
+) -> Listening:
+    """Call functions, in a thread of Spark's, for all queries of a session.
+
+    What they raise is logged, and no query fails of it.
+
+    Args:
+        spark: The session.
+        started: Given a query's id and name, when it starts.
+        progress: Given each epoch, when it is over.
+        ended: Given a query's id, and its error if it has failed.
+
+    Returns:
+        Until it is removed, or its ``with`` is left, they are called.
+    """
+    return Listening(spark, _Listener(started, progress, ended))
+
+
+class Listening(AbstractContextManager["Listening"]):
+    """Functions that are called, until `remove`.
+
+    Args:
+        spark: The session.
+        listener: Spark's.
+    """
+
+    def __init__(self, spark: SparkSession, listener: StreamingQueryListener) -> None:
+        self._spark = spark
+        self._listener = listener
+        spark.streams.addListener(listener)
+
+    def remove(self) -> None:
+        """Call them no more; any number of times."""
+        self._spark.streams.removeListener(self._listener)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+class _Listener(StreamingQueryListener):
+    """Spark's events, as values."""
+
+    def __init__(
+        self,
+        started: Callable[[str, str | None], object] | None,
+        progress: Callable[[Progress], object] | None,
+        ended: Callable[[str, QueryFailed | None], object] | None,
+    ) -> None:
+        self._started = started
+        self._progress = progress
+        self._ended = ended
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Spark: driver."""
+        if self._started is not None:
+            _call(self._started, str(event.id), event.name)
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Spark: driver."""
+        if self._progress is not None:
+            _call(self._progress, Progress.of(event.progress))
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Spark: driver. Nothing has happened."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Spark: driver."""
+        if self._ended is not None:
+            _call(self._ended, str(event.id), _failed(event.exception))
+
+
+def _failed(text: str | None) -> QueryFailed | None:
+    if text is None:
+        return None
+    found = failure_of(RuntimeError(text))
+    return QueryFailed(found.line, passes=found.passes, name=found.name)
+
+
+def _call(function: Callable[..., object], *given: object) -> None:
+    try:
+        function(*given)
+    except Exception as error:  # noqa: BLE001  a listener is nobody's reason to fail
+        _log.error("a listener of queries has failed", exc_info=scrub(error))

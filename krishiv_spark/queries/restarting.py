@@ -31,7 +31,7 @@ class Restarts:
         self._again = 0
 
     def pause_after(self, error: Exception, name: str, *, progressed: bool) -> float:
-        """How long to wait before it starts again, seconds.
+        """Return the pause before the next start, seconds.
 
         Args:
             error: It ended with, or could not be started for.

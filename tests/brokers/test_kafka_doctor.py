@@ -6,9 +6,8 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
-from krishiv_spark.operate.doctor.findings import Findings
-from krishiv_spark.operate.doctor.questions import Questions
-from krishiv_spark.operate.doctor.source import check_brokers
+from krishiv_spark.operate.doctor.findings import FindingList, Questions
+from krishiv_spark.operate.doctor.probe import check_brokers
 
 
 def test_two_doctors_have_an_id_each_and_leave_no_transaction_open():
@@ -16,7 +15,7 @@ def test_two_doctors_have_an_id_each_and_leave_no_transaction_open():
     with open_cluster() as cluster:
         given = {"kafka.bootstrap.servers": cluster.bootstrap, "kafka.transactional.id": team}
         for probe in ("one", "two"):
-            said = Findings()
+            said = FindingList()
             check_brokers(Questions(probe, options=given), said)
             assert [f for f in said.found if "seen and listed" in str(f)], said.found
         client = open_client(KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap}))

@@ -21,9 +21,8 @@ from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import KafkaRefusedError, open_client
 from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import ACLS, open_cluster
-from krishiv_spark.operate.doctor.findings import Findings
-from krishiv_spark.operate.doctor.questions import Questions
-from krishiv_spark.operate.doctor.source import check_brokers
+from krishiv_spark.operate.doctor.findings import FindingList, Questions
+from krishiv_spark.operate.doctor.probe import check_brokers
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
@@ -149,7 +148,7 @@ def test_under_the_older_rules_the_topic_has_to_be_read(bench, cluster):
 
 def test_the_doctor_says_which_rights_are_missing(bench):
     def told():
-        said = Findings()
+        said = FindingList()
         check_brokers(Questions("p", topic=bench.topic, options=bench.kafka()), said)
         return [str(one) for one in said.found if one.level == "WRONG"]
 

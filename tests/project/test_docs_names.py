@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from wheels import ROOT
 
-from krishiv_spark.metrics.figures import METRICS
+from krishiv_spark.metrics.definitions import METRICS
 
 PAGES = sorted(
     page

@@ -51,26 +51,13 @@ LOOSE = {"", "__main__", "cli", "datasource", "durable", "errors", "formats"}
 
 CONVENTIONAL = {"__init__", "base", "errors", "offset", "options", "reader", "writer"}
 REPEATED = {
-    # A subject, and the command of its name.
-    **dict.fromkeys(("checkpoint", "log", "status"), 2),
+    # The command, and what Spark stores.
+    "checkpoint": 2,
     # One subject on both sides of a format, or in several formats.
-    **dict.fromkeys(("history", "planner", "row_schema"), 2),
+    "planner": 2,
     "participant": 4,
-    "position": 2,
     # To be told apart.
-    **dict.fromkeys(
-        (
-            "checking", "checkpoints", "failures", "handle", "identity", "memory",
-            "places", "progress", "ranges", "requests", "state", "texts",
-        ),
-        2,
-    ),
-    **dict.fromkeys(("checks", "kinds", "reading"), 3),
-    **dict.fromkeys(("epochs", "writing"), 4),
-    "files": 3,
-    "tables": 3,
-    "values": 5,
-    "rows": 4,
+    **dict.fromkeys(("handle", "requests", "rows"), 2),
 }  # fmt: skip
 """File names of several modules, with how many there are. No number may rise; lower them."""
 

@@ -9,7 +9,7 @@ from voice import PHRASES, count_phrases, fragments, recorded_counts
 from krishiv_spark.cli import main
 from krishiv_spark.formats import every_format
 from krishiv_spark.jobs import job_schema
-from krishiv_spark.metrics.figures import METRICS
+from krishiv_spark.metrics.definitions import METRICS
 from krishiv_spark.storage.base import store_kinds, store_type
 
 _RENEW = "./run python tests/support/voice.py"

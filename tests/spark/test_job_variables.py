@@ -6,8 +6,7 @@ import pytest
 
 from krishiv_spark.errors import ManifestError, OptionError
 from krishiv_spark.jobs import JobRunner, load
-from krishiv_spark.jobs.sql_texts import Dialect, substitute_sql
-from krishiv_spark.jobs.variables import Variables
+from krishiv_spark.jobs.variables import Dialect, Variables, substitute_sql
 
 ROWS = ["NO", "N'O", "SE", "a;b", "a}b", "a\nb", "a$b", "", "x' OR '1'='1", 'a"b', "a\\nb", "a\\b"]
 """Each with its number, from 1 on."""

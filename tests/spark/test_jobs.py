@@ -19,7 +19,7 @@ import krishiv_spark
 from krishiv_spark import jobs
 from krishiv_spark.errors import OptionError, QueryFailed
 from krishiv_spark.formats import ConsoleDataSource
-from krishiv_spark.jobs.running import active_again
+from krishiv_spark.jobs.runner import restore_active_session
 from krishiv_spark.kafka.dev import open_cluster
 
 FILES = Path(__file__).parents[1] / "support" / "job_files"
@@ -121,7 +121,7 @@ def test_what_a_depot_takes_from_a_file_is_in_no_plan(runner, rows, tmp_path, ca
         text + streaming(batchMode=True).replace("${FOLDER}", str(tmp_path))
     )
     loaded = jobs.load(tmp_path / "job.yaml", depots=tmp_path / "depots.yaml")
-    with active_again(runner.spark):
+    with restore_active_session(runner.spark):
         runner.made().prepared(loaded.jobs[0]).table("rows").explain(extended=True)
     plan = capsys.readouterr().out
     assert f"${{file:{tmp_path}/key}}" in plan
@@ -216,7 +216,7 @@ def test_whoever_ran_a_job_finds_his_own_formats_again(spark, runner, tmp_path):
     start("checked")
     runner.made().run(loaded)
     start("ran")
-    runner.made().run(replace(loaded, map_in_parallel=True))
+    runner.made().run(replace(loaded, side_by_side=True))
     start("ran side by side")
     assert SparkSession.getActiveSession() is spark
 

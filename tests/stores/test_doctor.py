@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from krishiv_spark.operate.doctor import source as stores
-from krishiv_spark.operate.doctor.findings import Findings
-from krishiv_spark.operate.doctor.questions import Questions
+from krishiv_spark.operate.doctor import probe as stores
+from krishiv_spark.operate.doctor.findings import FindingList, Questions
 from krishiv_spark.storage import Storage
 
 
@@ -15,7 +14,7 @@ def said_of(store, monkeypatch, off_s=0.0):
     """What it says of a checkpoint there, where the driver's clock is so far off."""
     clock = SimpleNamespace(time=lambda: time.time() + off_s)
     monkeypatch.setattr(stores, "time", clock)
-    asked, said = Questions("a-probe", store.url, options=store.options), Findings()
+    asked, said = Questions("a-probe", store.url, options=store.options), FindingList()
     stores.check_checkpoint(asked, said)
     stores.clean(asked)
     assert not list(Storage.of(store.options).folder(store.url).below())

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from spark_starts import Died, files, make_checkpoint, offsets_in, start
 
 from krishiv_spark.cli import main
-from krishiv_spark.operate.moving.boundaries import newest_boundary
-from krishiv_spark.operate.moving.copying import Copying
-from krishiv_spark.operate.moving.rewinding import Rewinding
+from krishiv_spark.operate.moving.boundaries import newest_restore_point
+from krishiv_spark.operate.moving.copying import CheckpointCopy
+from krishiv_spark.operate.moving.rewinding import CheckpointRewind
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.storage import Storage
 
@@ -75,19 +75,19 @@ def test_a_checkpoint_moves_from_a_disk_to_the_store(store, local, tmp_path):
 def test_what_dies_on_the_way_is_as_before_after_or_refused(store, local, tmp_path, step):
     old, new = Place(store, "old"), Place(store, "new")
     old.put(local)
-    copying = Copying(old.checkpoint, new.checkpoint, newest_boundary(old.checkpoint))
+    copying = CheckpointCopy(old.checkpoint, new.checkpoint, newest_restore_point(old.checkpoint))
     dies(step, copying.run)
     assert start(new.get(tmp_path / "half"))[0] in {"new", "refused", "next"}
-    copying = Copying(old.checkpoint, new.checkpoint, newest_boundary(old.checkpoint))
+    copying = CheckpointCopy(old.checkpoint, new.checkpoint, newest_restore_point(old.checkpoint))
     if start(tmp_path / "half")[0] != "next":
         copying.run()
     assert start(new.get(tmp_path / "whole")) == start(local)
-    dies(step, Rewinding(old.checkpoint, 1).run)
+    dies(step, CheckpointRewind(old.checkpoint, 1).run)
     end = ("next", 2, offsets_in(local / "offsets/1"))
     found = start(old.get(tmp_path / "rewound"))
     assert found in (start(local), end) or found[0] == "refused"
     if found != end:
-        Rewinding(old.checkpoint, 1).run()
+        CheckpointRewind(old.checkpoint, 1).run()
         assert start(old.get(tmp_path / "after")) == end
 
 

@@ -44,7 +44,7 @@ from pyiceberg.typedef import Record
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.operate.inspection.tables import look_at_table
+from krishiv_spark.operate.inspection.query_status import inspect_table
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.orphans import find_orphans, make_deleter
 
@@ -424,7 +424,7 @@ def _vacuum(folder: Path) -> Any:
 
 
 def _status(folder: Path) -> Any:
-    return look_at_table({"warehouse": str(folder), "table": TABLE}, "query-1")
+    return inspect_table({"warehouse": str(folder), "table": TABLE}, "query-1")
 
 
 ACTIONS = [_batch, _stream, _changes, _status, _append, _upsert, _vacuum]

@@ -19,8 +19,7 @@ from krishiv_spark.errors import (
 from krishiv_spark.formats import ChainDataSource
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.offsets.planned import PlannedOffsets
-from krishiv_spark.operate.inspection.positions import in_words
-from krishiv_spark.operate.inspection.topic_offsets import offsets_by_topic
+from krishiv_spark.operate.inspection.positions import describe_position, offsets_by_topic
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.chain.options import ChainOptions
 from krishiv_spark.sources.chain.reader import ChainOffset, ChainPart, ChainReader
@@ -541,10 +540,12 @@ def test_a_position_in_words():
     )
     over = IcebergOffset(table="u", spot=StreamingOffset(snapshot=5, sequence=2))
     words = "topic t, next offsets 0: 7, 1: 0 (sum 7)"
-    assert in_words(ChainOffset(first=inside, then=SEAM).to_json()) == (
+    assert describe_position(ChainOffset(first=inside, then=SEAM).to_json()) == (
         f"table u, snapshot 5 (sequence 2), 3 of its files of the first load; then {words}"
     )
-    assert in_words(ChainOffset(first=over, then=SEAM).to_json()).startswith(f"{words}; after")
+    assert describe_position(ChainOffset(first=over, then=SEAM).to_json()).startswith(
+        f"{words}; after"
+    )
 
 
 def test_tools_find_the_topics_in_an_offset():

@@ -4,11 +4,9 @@ import os
 
 import pytest
 
-from krishiv_spark.operate.doctor.examining import compare
-from krishiv_spark.operate.doctor.findings import Findings
-from krishiv_spark.operate.doctor.questions import Questions
-from krishiv_spark.operate.doctor.reports import Report
-from krishiv_spark.operate.doctor.source import (
+from krishiv_spark.operate.doctor.examination import compare
+from krishiv_spark.operate.doctor.findings import FindingList, Questions, Report
+from krishiv_spark.operate.doctor.probe import (
     check_checkpoint,
     check_shared,
     clean,
@@ -73,7 +71,7 @@ def asked(tmp_path, **places):
 
 
 def test_what_the_driver_writes_is_found_and_goes_again(tmp_path):
-    questions, said = asked(tmp_path, checkpoint="c", target="t"), Findings()
+    questions, said = asked(tmp_path, checkpoint="c", target="t"), FindingList()
     check_checkpoint(questions, said)
     prepare_target(questions, said)
     check_shared(questions, said)
@@ -83,8 +81,8 @@ def test_what_the_driver_writes_is_found_and_goes_again(tmp_path):
 
 
 def test_a_folder_that_a_machine_does_not_share_is_wrong(tmp_path):
-    questions, said = asked(tmp_path, target="t"), Findings()
-    prepare_target(questions, Findings())
+    questions, said = asked(tmp_path, target="t"), FindingList()
+    prepare_target(questions, FindingList())
     (tmp_path / "t").rename(tmp_path / "elsewhere")
     check_shared(questions, said)
     assert "the file that the driver has written does not exist" in str(said.found[0])
@@ -96,7 +94,7 @@ def test_a_store_that_creates_a_file_twice_is_wrong(tmp_path, monkeypatch):
         return True
 
     monkeypatch.setattr(disk.DiskFolder, "create", create)
-    questions, said = asked(tmp_path, checkpoint="."), Findings()
+    questions, said = asked(tmp_path, checkpoint="."), FindingList()
     questions_folder = tmp_path / "_krishiv-doctor-a-probe"
     questions_folder.mkdir()
     check_checkpoint(questions, said)

@@ -11,7 +11,7 @@ from krishiv_spark.lifecycle.read import RowSchema, stream_read
 from krishiv_spark.offsets import watermark as watermarks
 from krishiv_spark.offsets.offset import Watermark
 from krishiv_spark.offsets.watermark import EventTimeLimit
-from krishiv_spark.operate.inspection.positions import time_of
+from krishiv_spark.operate.inspection.positions import format_moment
 from krishiv_spark.parquet.calendars import TimeRules
 from krishiv_spark.parquet.footers import read_footer
 from krishiv_spark.queries import SourceProgress
@@ -226,4 +226,4 @@ def test_progress_and_status_show_a_watermark_at_the_end_of_time():
     offset = ParquetOffset(watermark=Watermark(ms=INFINITY // 1000))
     progress = SourceProgress.of({"description": "x", "endOffset": offset.to_json()})
     assert progress.watermark.isoformat() == "9999-12-31T23:59:59.999999+00:00"
-    assert time_of(INFINITY // 1000) == "9223372036854775 ms since 1970"
+    assert format_moment(INFINITY // 1000) == "9223372036854775 ms since 1970"

@@ -9,9 +9,9 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import find_format, format_of, installed_formats, route_names
 from krishiv_spark.jobs.depots import Depot, Depots
 from krishiv_spark.jobs.models import JobOutput
-from krishiv_spark.jobs.places import misfits, output_place
-from krishiv_spark.operate.inspection.positions import in_words
-from krishiv_spark.operate.moving.meanings import lines_of_new
+from krishiv_spark.jobs.plan import find_misfits, locate_output
+from krishiv_spark.operate.inspection.positions import describe_position
+from krishiv_spark.operate.moving.consequences import describe_copy
 from krishiv_spark.sinks.fanout.options import kind_of_route
 from krishiv_spark.spark.fast_start.preloading import libraries
 
@@ -81,14 +81,14 @@ def test_own_formats_are_found_by_their_whole_names():
 
 @pytest.mark.usefixtures("tape")
 def test_its_offsets_are_described_unless_a_newer_version_has_written_them():
-    assert in_words(json.dumps({"kind": "tape", "v": 1, "next": 7})) == "block 7"
+    assert describe_position(json.dumps({"kind": "tape", "v": 1, "next": 7})) == "block 7"
     newer = json.dumps({"kind": "tape", "v": 2, "after": 7})
-    assert in_words(newer) == newer
+    assert describe_position(newer) == newer
 
 
 @pytest.mark.usefixtures("tape")
 def test_a_copied_checkpoint_shows_its_note():
-    assert "acme-tape: writes /chk/new from epoch 5 on" in lines_of_new("/chk/new", 4 + 1)
+    assert "acme-tape: writes /chk/new from epoch 5 on" in describe_copy("/chk/new", 4 + 1)
 
 
 def test_it_can_be_a_route_of_a_fan_out(tape):
@@ -102,17 +102,17 @@ def test_it_can_be_a_route_of_a_fan_out(tape):
 
 def test_a_job_can_write_its_datasets(tape):
     output = JobOutput(name="rows", dataset="dataos://acme:db/t", partitionBy=["day"])
-    place = output_place(output, DEPOTS)
+    place = locate_output(output, DEPOTS)
     assert (place.source, place.options) == (tape, {"reel": "db.t", "partitionBy": "day"})
     assert place.is_ours
     assert place.shown == "acme: db.t"
-    assert not list(misfits(output, place))
+    assert not list(find_misfits(output, place))
 
 
 @pytest.mark.usefixtures("tape")
 def test_keys_of_an_output_that_its_sink_has_no_option_for_name_the_formats_that_have():
     output = JobOutput(name="rows", dataset="dataos://acme:db/t", sort=["day"], keys=["id"])
-    assert dict(misfits(output, output_place(output, DEPOTS))) == {
+    assert dict(find_misfits(output, locate_output(output, DEPOTS))) == {
         "keys": "'keys' (upsert) is for krishiv-iceberg and krishiv-memory, not for acme-tape",
         "sort": "'sort' is for krishiv-iceberg, not for acme-tape",
     }

@@ -12,9 +12,8 @@ import yaml
 
 from krishiv_spark.errors import ManifestError
 from krishiv_spark.jobs import load
-from krishiv_spark.jobs.located import read_yaml
-from krishiv_spark.jobs.problems import Problems
 from krishiv_spark.jobs.variables import Variables
+from krishiv_spark.jobs.yaml_nodes import Problems, read_yaml
 from krishiv_spark.options.references import read_small, resolved
 
 JOB = """

@@ -24,8 +24,8 @@ from krishiv_spark.iceberg.file_access import FileAccess, Location, TableAccess
 from krishiv_spark.iceberg.file_io import create_worker_io
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import OwnFiles
-from krishiv_spark.operate.inspection.tables import look_at_table
-from krishiv_spark.operate.moving.spark_iceberg import TableSpots
+from krishiv_spark.operate.inspection.query_status import inspect_table
+from krishiv_spark.operate.moving.spark_positions import SparkTablePositions
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg import expiry
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -71,7 +71,7 @@ def vacuum(folder):
 
 
 def status(folder):
-    found = look_at_table({"warehouse": str(folder), "table": TABLE}, "query-1")
+    found = inspect_table({"warehouse": str(folder), "table": TABLE}, "query-1")
     assert found.held == 0
 
 
@@ -81,7 +81,7 @@ def view(folder):  # what a view does before it reads and writes by the source a
 
 
 def move(folder):
-    assert TableSpots({"warehouse": str(folder), "table": TABLE})._history is not None
+    assert SparkTablePositions({"warehouse": str(folder), "table": TABLE})._history is not None
 
 
 USES = [append, upsert, read_batch, read_stream, read_changes, vacuum, status, view, move]

@@ -12,7 +12,7 @@ from pyiceberg.exceptions import CommitFailedException, RESTError, UnauthorizedE
 from requests import HTTPError
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, OptionError, SinkError
-from krishiv_spark.operate.inspection.tables import look_at_table
+from krishiv_spark.operate.inspection.query_status import inspect_table
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg import committer as committer_module
 from krishiv_spark.sinks.iceberg import writer as writer_module
@@ -34,7 +34,7 @@ def test_a_mark_without_an_epoch_is_none_to_everybody(tmp_path):
     metadata = table_of(tmp_path).metadata
     assert metadata.properties[KEY] == "none"
     assert read_committed_epoch(metadata, "query-1") is None
-    shown = look_at_table({"table": "db.rows", "warehouse": str(tmp_path)}, "query-1")
+    shown = inspect_table({"table": "db.rows", "warehouse": str(tmp_path)}, "query-1")
     assert (shown.is_there, shown.held, shown.unknown) == (True, None, None)
     source = IcebergSourceOptions.parse({"path": "db.rows", "warehouse": str(tmp_path)}, "test")
     for query in (None, "query-1"):

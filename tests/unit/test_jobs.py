@@ -15,8 +15,8 @@ from krishiv_spark.cli import main
 from krishiv_spark.errors import ManifestError, QueryFailed
 from krishiv_spark.jobs import job_schema, load
 from krishiv_spark.jobs.depots import Address
-from krishiv_spark.jobs.kafka_columns import json_options
-from krishiv_spark.jobs.supervising import Supervisor
+from krishiv_spark.jobs.plan import add_json_options
+from krishiv_spark.jobs.supervisor import Supervisor
 
 FILES = Path(__file__).parents[1] / "support" / "job_files"
 SMALL = """
@@ -56,6 +56,17 @@ def refused(file, **given):
 
 
 # --- mistakes
+
+
+def test_a_mapping_that_is_a_text_is_shown_with_its_keys(write):
+    text = SMALL.format(more="restart: 5").replace(
+        "isStream: true", "isStream: true\n    watermark: 1 hour"
+    )
+    lines = refused(write(text))
+    assert [line.split(": ", 1)[1] for line in lines] == [
+        "'watermark' must be a mapping, such as {column: …, delay: …}",
+        "'restart' must be a mapping, such as {attempts: …, pause: …, longestPause: …}",
+    ]
 
 
 def planted():
@@ -504,7 +515,7 @@ def kafka_json(write, keys=FIELDS_OF_VALUES, name="kafkajson", **options):
 def test_kafkajson_takes_the_options_of_json_values(write, keys):
     given = {"badRecords": "divert", "nullValues": "drop", "unknownFields": "keep"}
     (job,) = load(kafka_json(write, keys, **given, timeZone="Europe/Berlin")).jobs
-    columns = json_options(job.inputs[0].place.options, "id BIGINT, offset STRING")["columns"]
+    columns = add_json_options(job.inputs[0].place.options, "id BIGINT, offset STRING")["columns"]
     assert columns.split(",") == [
         "key", "value", "topic", "partition", "timestamp", "timestampType", "id", "offset",
         "_raw", "_error", "_unknown",

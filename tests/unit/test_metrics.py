@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from krishiv_spark import metrics
 from krishiv_spark.errors import OptionError
-from krishiv_spark.metrics.figures import METRICS, OF_QUERY, OTHER_TOPICS, topic_shares
+from krishiv_spark.metrics.definitions import METRICS, OF_QUERY, OTHER_TOPICS, topic_shares
 from krishiv_spark.metrics.records import QueryRecords
 from krishiv_spark.metrics.reporting import RecordingListener
 from krishiv_spark.queries import SourceProgress

@@ -15,10 +15,13 @@ from spark_starts import QUERY, dies_before, files, fresh, make_checkpoint, offs
 from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import every_format, format_of
 from krishiv_spark.offsets import Claim, open_log
-from krishiv_spark.operate.moving.boundaries import boundary_at, newest_boundary
-from krishiv_spark.operate.moving.copying import Copying
-from krishiv_spark.operate.moving.marks import is_unfinished
-from krishiv_spark.operate.moving.rewinding import Rewinding
+from krishiv_spark.operate.moving.boundaries import (
+    is_incomplete_marker,
+    newest_restore_point,
+    restore_point_at,
+)
+from krishiv_spark.operate.moving.copying import CheckpointCopy
+from krishiv_spark.operate.moving.rewinding import CheckpointRewind
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 GUIDE = Path(__file__).parents[2] / "docs" / "moving.md"
@@ -167,7 +170,7 @@ def test_a_checkpoint_without_an_end_of_an_epoch_has_no_position(tmp_path):
 
 def copying(old, new):
     place = SparkCheckpoint(str(old))
-    return Copying(place, SparkCheckpoint(str(new)), newest_boundary(place))
+    return CheckpointCopy(place, SparkCheckpoint(str(new)), newest_restore_point(place))
 
 
 def test_whatever_kills_a_copy_leaves_nothing_or_what_spark_refuses_or_all(tmp_path):
@@ -215,8 +218,8 @@ def test_a_copy_that_was_half_made_is_begun_anew_at_another_epoch(old, tmp_path)
 def test_a_way_back_that_died_is_no_place_for_a_copy(old, tmp_path):
     for step in count():
         half = shutil.copytree(old, tmp_path / f"half-{step}")
-        assert dies_before(step, Rewinding(SparkCheckpoint(str(half)), 3).run)
-        if is_unfinished((half / "offsets/6").read_bytes()):
+        assert dies_before(step, CheckpointRewind(SparkCheckpoint(str(half)), 3).run)
+        if is_incomplete_marker((half / "offsets/6").read_bytes()):
             break
     before = files(half)
     assert "is not empty" in refused("copy", old, half)
@@ -302,7 +305,7 @@ def test_whatever_kills_a_way_back_leaves_it_before_after_or_refused(tmp_path, e
     step, died, seen = 0, True, set()
     while died:
         old = fresh(original, tmp_path / "old")
-        died = dies_before(step, Rewinding(SparkCheckpoint(str(old)), epoch).run)
+        died = dies_before(step, CheckpointRewind(SparkCheckpoint(str(old)), epoch).run)
         step += 1
         found = start(old)
         seen.add(found[0])
@@ -311,7 +314,7 @@ def test_whatever_kills_a_way_back_leaves_it_before_after_or_refused(tmp_path, e
         if found[0] == "refused":
             assert f"'krishiv-spark checkpoint rewind --to {epoch}' has not got" in found[1]
         if found != end:
-            Rewinding(SparkCheckpoint(str(old)), epoch).run()
+            CheckpointRewind(SparkCheckpoint(str(old)), epoch).run()
         assert start(old) == end
         assert not (old / f"state/0/0/{epoch + 2}.delta").exists()
     # Of a single epoch, nothing is refused at any time.
@@ -327,7 +330,7 @@ def test_what_went_can_be_put_back_from_one_folder_after_a_death(tmp_path, monke
     step, died = 0, True
     while died:
         old = fresh(original, tmp_path / "old")
-        died = dies_before(step, Rewinding(SparkCheckpoint(str(old)), epoch).run)
+        died = dies_before(step, CheckpointRewind(SparkCheckpoint(str(old)), epoch).run)
         step += 1
         if died and start(old)[0] != "next":
             told = (
@@ -386,4 +389,4 @@ def test_the_commands_of_the_guide_run(example, tmp_path):
 def test_a_checkpoint_that_is_not_whole_is_told(old):
     write(old / "offsets/6", "unfinished: 'krishiv-spark checkpoint copy' has not got through")
     with pytest.raises(OptionError, match="is not whole: unfinished: "):
-        boundary_at(SparkCheckpoint(str(old)), 6)
+        restore_point_at(SparkCheckpoint(str(old)), 6)

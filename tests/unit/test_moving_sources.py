@@ -13,7 +13,7 @@ from spark_starts import files, make_checkpoint, offsets_in, start, write
 
 from krishiv_spark.offsets import open_log
 from krishiv_spark.operate.moving import translations
-from krishiv_spark.operate.moving.spark_files import files_read
+from krishiv_spark.operate.moving.spark_positions import list_read_files
 from krishiv_spark.sources.base import UNLIMITED
 from krishiv_spark.sources.kafka.offset import KafkaOffset
 from krishiv_spark.sources.parquet.reader import ParquetOffset, ParquetReader
@@ -267,7 +267,7 @@ def test_a_compacted_log_says_all_that_came_before_it(folder):
     assert folder.waiting() == ["d.parquet"]
     # And one that goes further than the query.
     folder.log("9.compact", [*whole, *folder.entries("c.parquet", "d.parquet", batch=3)])
-    read = files_read(ENVIRONMENT.folder(str(folder.old / "sources/0")), 2)
+    read = list_read_files(ENVIRONMENT.folder(str(folder.old / "sources/0")), 2)
     assert [file.url.rpartition("/")[2] for file in read] == ["a.parquet", "b.parquet"]
 
 

@@ -8,7 +8,7 @@ import yaml
 from prometheus import OPERATE, promtool
 from wheels import ROOT
 
-from krishiv_spark.metrics.figures import METRICS
+from krishiv_spark.metrics.definitions import METRICS
 
 NAME = re.compile(r"\bkrishiv_(?!spark)\w+")
 KNOWN = {metric.full_name for metric in METRICS}

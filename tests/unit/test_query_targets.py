@@ -11,7 +11,7 @@ import yaml
 
 from krishiv_spark import jobs
 from krishiv_spark.errors import CheckpointMismatch
-from krishiv_spark.jobs.output_targets import JobTargets, describe_output
+from krishiv_spark.jobs.output_targets import JobTargets, describe_target_of_output
 from krishiv_spark.options.references import Referenced
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.spark.preflight import PreflightRequest
@@ -155,7 +155,7 @@ def started(job, *, record=True):
         Path(location, "metadata").write_text(json.dumps({"id": QUERY}))
     if record:
         for output in job.outputs:
-            if (found := describe_output(output)) is not None:
+            if (found := describe_target_of_output(output)) is not None:
                 SparkCheckpoint(output.checkpoint).record_target(found)
 
 
@@ -165,7 +165,7 @@ def test_the_form_of_a_path_does_not_count(tmp_path, monkeypatch):
     os.symlink(tmp_path / "out", tmp_path / "link")
     forms = ["out", "./out/", f"{tmp_path}/out", f"file:{tmp_path}/out", "link"]
     found = {
-        describe_output(loaded(tmp_path, ("a", "parquet", {"path": form})).outputs[0])
+        describe_target_of_output(loaded(tmp_path, ("a", "parquet", {"path": form})).outputs[0])
         for form in forms
     }
     assert len({each.digest for each in found}) == 1
@@ -173,13 +173,13 @@ def test_the_form_of_a_path_does_not_count(tmp_path, monkeypatch):
 
 def test_logins_and_addresses_of_foreign_formats_do_not_count(tmp_path):
     def described(**options):
-        return describe_output(loaded(tmp_path, ("a", "jdbc", options)).outputs[0])
+        return describe_target_of_output(loaded(tmp_path, ("a", "jdbc", options)).outputs[0])
 
     before = described(url="jdbc:postgresql://a:hunter2@h/db?password=hunter3", dbtable="t")
     assert "hunter" not in before.record()
     assert before.is_same(described(url="jdbc:postgresql://h/db?password=new", dbtable="t"))
     assert not before.is_same(described(url="jdbc:postgresql://h/db", dbtable="z"))
-    assert describe_output(loaded(tmp_path, ("a", "console", {})).outputs[0]) is None
+    assert describe_target_of_output(loaded(tmp_path, ("a", "console", {})).outputs[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_logins_and_addresses_of_foreign_formats_do_not_count(tmp_path):
 )
 def test_the_scheme_of_a_url_and_a_slash_do_not_count(tmp_path, forms):
     found = [
-        describe_output(loaded(tmp_path, ("a", "delta", {"path": each})).outputs[0])
+        describe_target_of_output(loaded(tmp_path, ("a", "delta", {"path": each})).outputs[0])
         for each in (*forms, forms[0].replace("/x", "/z"))
     ]
     assert all(found[0].is_same(each) for each in found[1:-1])
@@ -206,7 +206,7 @@ def test_a_value_from_elsewhere_is_compared_and_not_stored(tmp_path):
         given = text if reference is None else Referenced(text, reference)
         (output,) = loaded(tmp_path, ("a", "delta", {"path": text})).outputs
         place = replace(output.place, options={"path": given})
-        return describe_output(replace(output, place=place))
+        return describe_target_of_output(replace(output, place=place))
 
     before = described("/hunter2/a", "${env:LAKE}")
     assert before.is_same(described("/hunter2/a", "${env:OTHER}"))
@@ -218,7 +218,7 @@ def test_a_value_from_elsewhere_is_compared_and_not_stored(tmp_path):
 @pytest.mark.parametrize("login", ["", "scott/hunter2@", "scott/hun@ter2@"])
 def test_a_login_in_a_url_of_oracle_is_not_stored(tmp_path, login):
     options = {"url": f"jdbc:oracle:thin:{login}//h:1521/x", "dbtable": "t"}
-    found = describe_output(loaded(tmp_path, ("a", "jdbc", options)).outputs[0])
+    found = describe_target_of_output(loaded(tmp_path, ("a", "jdbc", options)).outputs[0])
     assert found.name == "url=jdbc:oracle:thin://h:1521/x, dbtable=t"
 
 

@@ -227,15 +227,15 @@ def test_a_driver_in_the_middle_of_an_epoch_is_fenced(query, checkpoint, table):
 
 
 def test_a_query_that_plans_meanwhile_is_refused(query, checkpoint, table, monkeypatch):
-    from krishiv_spark.operate.moving.replaying import Replaying
+    from krishiv_spark.operate.moving.replaying import QueryReplay
 
-    original = Replaying._stop_starts
+    original = QueryReplay._stop_starts
 
     def late(self):
         query.run_to_commit(5)
         original(self)
 
-    monkeypatch.setattr(Replaying, "_stop_starts", late)
+    monkeypatch.setattr(QueryReplay, "_stop_starts", late)
     text = refused(checkpoint, "--from", 3, "--table", table)
     assert "the query runs: it has just planned epoch 5" in text
     assert table_rows(table) == exactly(60)

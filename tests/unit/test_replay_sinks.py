@@ -14,7 +14,7 @@ from spark_starts import files, make_checkpoint
 from krishiv_spark.cli import main
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.memory import memory_batches
-from krishiv_spark.operate.moving.rewinding import Rewinding
+from krishiv_spark.operate.moving.rewinding import CheckpointRewind
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.memory import MemoryWriter
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
@@ -144,7 +144,7 @@ def test_a_second_run_keeps_what_the_first_one_has_undone(
     landed.plan()
     message = landed.task(5, 0, landed.rows(50, 60))
     with monkeypatch.context() as patch:
-        patch.setattr(Rewinding, "run", _die)
+        patch.setattr(CheckpointRewind, "run", _die)
         assert run(checkpoint, "--from", 2, *words, "--stopped").exit_code != 0
     forget()
     landed.commit(5, [message])

@@ -5,8 +5,13 @@ That Spark reads each text as it is meant: ``tests/spark/test_job_variables.py``
 
 import pytest
 
-from krishiv_spark.jobs.sql_texts import Dialect, dialect_of, has_encoded_literals, substitute_sql
-from krishiv_spark.jobs.variables import Variables
+from krishiv_spark.jobs.variables import (
+    Dialect,
+    Variables,
+    dialect_of,
+    has_encoded_literals,
+    substitute_sql,
+)
 
 
 def put(text, dialect=Dialect.QUERY, **given):

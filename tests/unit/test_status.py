@@ -9,8 +9,8 @@ from iceberg_life import TABLE, IcebergLife, numbered
 
 from krishiv_spark.cli import main
 from krishiv_spark.offsets import Claim, PlannedOffsets, open_log
-from krishiv_spark.operate.inspection import checkpoints
-from krishiv_spark.operate.inspection.positions import in_words
+from krishiv_spark.operate.inspection import query_status
+from krishiv_spark.operate.inspection.positions import describe_position
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "offsets"
 QUERY = "0f-1"
@@ -48,7 +48,7 @@ def memory(number, ms=9000):
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.json")), ids=lambda file: file.stem)
 def test_every_released_offset_has_words(file):
     for text in file.read_text().splitlines():
-        said = in_words(text)
+        said = describe_position(text)
         assert said
         assert not said.startswith("{")
 
@@ -69,7 +69,7 @@ def test_every_released_offset_has_words(file):
     ],
 )  # fmt: skip
 def test_offsets_of_others_and_of_nobody(text, said):
-    assert in_words(text) == said
+    assert describe_position(text) == said
 
 
 # --- queries
@@ -195,14 +195,14 @@ def test_a_checkpoint_that_was_rolled_back(checkpoint, over):
 def test_a_query_that_goes_on_while_it_is_looked_at(checkpoint, monkeypatch):
     """What was read of the checkpoint before, and of the log after that, does not fit."""
     plan(checkpoint, 0, memory(1), over=False)
-    read = checkpoints._log_status
+    read = query_status._log_status
 
     def goes_on(*given):
         (checkpoint / "commits" / "0").write_text("v1\n{}")
         plan(checkpoint, 1, memory(2), over=False)
         return read(*given)
 
-    monkeypatch.setattr(checkpoints, "_log_status", goes_on)
+    monkeypatch.setattr(query_status, "_log_status", goes_on)
     found = json.loads(run("status", checkpoint, "--json"))
     assert found["newest"]["epoch"] == 1
     assert found["next"].startswith("runs epoch 1 again")

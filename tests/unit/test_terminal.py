@@ -22,7 +22,7 @@ from krishiv_spark.cli import main
 from krishiv_spark.errors import LogError
 from krishiv_spark.messages.terminal import show_lines, show_text
 from krishiv_spark.operate.commands import checkpoint as checkpoint_command
-from krishiv_spark.operate.commands import watch
+from krishiv_spark.operate.commands import query
 from krishiv_spark.operate.commands.common import say, say_json, say_lines
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.console import ConsoleOptions, ConsoleWriter, drawn
@@ -183,9 +183,9 @@ def test_errors_of_arguments_are_escaped():
 def test_tracebacks_of_other_errors_are_escaped(tmp_path):
     code = (
         "import sys; from krishiv_spark import cli\n"
-        "from krishiv_spark.operate.commands import new\n"
+        "from krishiv_spark.operate.commands import setup\n"
         f"def fail(*_): raise RuntimeError({HOSTILE!r})\n"
-        "new._make = fail\n"
+        "setup._make = fail\n"
         "cli.main(['new', 'project', 'x'])\n"
     )
     done = subprocess.run(
@@ -198,7 +198,7 @@ def test_tracebacks_of_other_errors_are_escaped(tmp_path):
 
 
 def test_what_watch_draws_is_escaped_and_not_taken_for_styles():
-    drawn = watch._text(f"[red]{HOSTILE}")
+    drawn = query._text(f"[red]{HOSTILE}")
     assert drawn.plain == "[red]" + show_text(HOSTILE)
     assert not drawn.spans
 

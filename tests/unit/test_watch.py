@@ -103,7 +103,7 @@ def test_all_epochs_are_lines_however_many_come_between_two_looks(checkpoint, mo
 
     between = iter([forty_epochs, ctrl_c])
     clock = SimpleNamespace(sleep=lambda _seconds: next(between)())
-    monkeypatch.setattr(import_module("krishiv_spark.operate.commands.watch"), "time", clock)
+    monkeypatch.setattr(import_module("krishiv_spark.operate.commands.query"), "time", clock)
     done = run("watch", checkpoint)
     assert done.exit_code == 0
     told = [line.partition(",")[0] for line in done.output.splitlines()]

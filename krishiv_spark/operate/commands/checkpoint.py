@@ -10,8 +10,8 @@ import click
 from krishiv_spark.operate.commands.common import STORAGE, checkpoint_of, name_and_value, say_lines
 
 if TYPE_CHECKING:
-    from krishiv_spark.operate.moving.translations import Translating, Translation
-    from krishiv_spark.operate.moving.writing import NewCheckpoint
+    from krishiv_spark.operate.moving.copying import NewCheckpoint
+    from krishiv_spark.operate.moving.translations import CheckpointTranslation, Translation
     from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 __all__ = ["checkpoint"]
@@ -61,17 +61,17 @@ def copy(old: str, new: str, given: tuple[str, ...], epoch: int | None, *, dry_r
     The query of OLD may be running. NEW starts after the newest completed epoch, with the state
     of that epoch.
     """
-    from krishiv_spark.operate.moving.boundaries import boundary_at, newest_boundary
-    from krishiv_spark.operate.moving.copying import Copying
-    from krishiv_spark.operate.moving.meanings import lines_of_new
+    from krishiv_spark.operate.moving.boundaries import newest_restore_point, restore_point_at
+    from krishiv_spark.operate.moving.consequences import describe_copy
+    from krishiv_spark.operate.moving.copying import CheckpointCopy
 
     place = checkpoint_of(old, given)
     place.query_id()  # or it is no checkpoint
-    boundary = newest_boundary(place) if epoch is None else boundary_at(place, epoch)
-    copying = Copying(place, checkpoint_of(new, given), boundary)
+    boundary = newest_restore_point(place) if epoch is None else restore_point_at(place, epoch)
+    copying = CheckpointCopy(place, checkpoint_of(new, given), boundary)
     stores = copying.check()
     _say(f"{new} will start after epoch {boundary.epoch}, with {stores} state stores")
-    _say(*lines_of_new(new, boundary.epoch))
+    _say(*describe_copy(new, boundary.epoch))
     if not dry_run:
         _say_made(new, copying.run())
 
@@ -94,20 +94,20 @@ def rewind(
 ) -> None:
     """Rewind CHECKPOINT to the end of an epoch. Removed files are backed up first."""
     from krishiv_spark.offsets import open_log
-    from krishiv_spark.operate.inspection.checkpoints import place_of_log
-    from krishiv_spark.operate.moving.meanings import lines_of_log, lines_of_rewinding
-    from krishiv_spark.operate.moving.rewinding import Rewinding
+    from krishiv_spark.operate.inspection.query_status import locate_log
+    from krishiv_spark.operate.moving.consequences import describe_log_after_rewind, describe_rewind
+    from krishiv_spark.operate.moving.rewinding import CheckpointRewind
 
     found = checkpoint_of(location, given, said["table"], said["epoch_log"])
-    rewinding = Rewinding(found, epoch)
+    rewinding = CheckpointRewind(found, epoch)
     stores = rewinding.check()
     later = sorted({*rewinding.offsets, *rewinding.commits})
     _say(f"epochs {later[0]} to {later[-1]} will be removed, also from {stores} state stores")
     query = found.query_id()
-    place = str(place_of_log(found, query, said["table"], said["epoch_log"]))
+    place = str(locate_log(found, query, said["table"], said["epoch_log"]))
     state = open_log(place, query, found.storage).state()
     named = said["epoch_log"] is not None
-    _say(*lines_of_log(state, place, epoch, named=named), *lines_of_rewinding(epoch))
+    _say(*describe_log_after_rewind(state, place, epoch, named=named), *describe_rewind(epoch))
     if not dry_run:
         aside = rewinding.run()
         _say(f"done: the next epoch is {epoch + 1}. The removed files are in {aside}")
@@ -137,11 +137,11 @@ def import_(old: str, new: str, kind: str, *, dry_run: bool, **said: Any) -> Non
     krishiv-iceberg; give its table and catalog with -o. OLD is not changed. Its query must not
     run again.
     """
-    from krishiv_spark.operate.moving.translations import Translating
+    from krishiv_spark.operate.moving.translations import CheckpointTranslation
 
     given: tuple[str, ...] = said["given"]
     place = checkpoint_of(old, _of_stores(given))
-    moving = Translating(place, _translation(kind, place, given), said["newest"])
+    moving = CheckpointTranslation(place, _translation(kind, place, given), said["newest"])
     _move(moving, new, given, dry_run=dry_run)
 
 
@@ -161,24 +161,26 @@ def export(old: str, new: str | None, *, dry_run: bool, **said: Any) -> None:
 
     Without NEW, only print the position and the value for 'startingOffsets'.
     """
-    from krishiv_spark.operate.moving.translations import ToKafka, Translating
+    from krishiv_spark.operate.moving.translations import CheckpointTranslation, ToKafka
 
     given: tuple[str, ...] = said["given"]
-    moving = Translating(checkpoint_of(old, given), ToKafka(), said["newest"])
+    moving = CheckpointTranslation(checkpoint_of(old, given), ToKafka(), said["newest"])
     if new is None:
         _say(*moving.lines())
     else:
         _move(moving, new, given, dry_run=dry_run)
 
 
-def _move(moving: Translating, new: str, given: tuple[str, ...], *, dry_run: bool) -> None:
-    from krishiv_spark.operate.moving.meanings import lines_of_new
+def _move(
+    moving: CheckpointTranslation, new: str, given: tuple[str, ...], *, dry_run: bool
+) -> None:
+    from krishiv_spark.operate.moving.consequences import describe_copy
 
     place = checkpoint_of(new, _of_stores(given))
     _say(*moving.lines())
     stores = moving.check(place)
     _say(f"{new} will start after epoch {moving.boundary.epoch}, with {stores} state stores")
-    _say(*lines_of_new(new, moving.boundary.epoch))
+    _say(*describe_copy(new, moving.boundary.epoch))
     if not dry_run:
         _say_made(new, moving.run(place))
 

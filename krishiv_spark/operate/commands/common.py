@@ -48,7 +48,7 @@ OrphanT = TypeVar("OrphanT", bound=Sized)
 
 
 def seconds(_: click.Context, __: click.Parameter, text: str) -> float:
-    """A length of time, as it is given on the command line."""
+    """Return a duration from the command line, in seconds."""
     try:
         return int(str(parse_duration(text))) / 1000
     except ValueError as error:
@@ -112,7 +112,7 @@ def say_json(value: object, indent: int | None = None) -> None:
 
 
 def name_and_value(text: str) -> tuple[str, str]:
-    """One option of a query, as it is given on the command line."""
+    """Split an option ``name=value`` of the command line."""
     name, equals, value = text.partition("=")
     if not equals:
         raise click.BadParameter(f"{name!r} is not name=value", param_hint="--option")
@@ -120,12 +120,12 @@ def name_and_value(text: str) -> tuple[str, str]:
 
 
 def of_checkpoint(command: Callable[..., None]) -> Callable[..., None]:
-    """The argument CHECKPOINT, and the options by which its store is reached."""
+    """Add the argument CHECKPOINT, and the options by which its store is reached."""
     return click.argument("checkpoint")(STORAGE(command))
 
 
 def of_log(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where the epoch log is, if it is not in the checkpoint."""
+    """Add the options that locate an epoch log outside the checkpoint."""
     with_log = click.option(
         "--epoch-log", help="Value of the sink's option epochLog, if it is set."
     )(command)
@@ -151,7 +151,7 @@ def checkpoint_of(location: str, given: Iterable[str], *others: str | None) -> S
 
 
 def storage_of(given: Iterable[str]) -> Storage:
-    """How stores are reached, as `STORAGE` gives it."""
+    """Return the storage that the options of `STORAGE` configure."""
     from krishiv_spark.storage import Storage
 
     return Storage.given(dict(map(name_and_value, given)))
@@ -160,7 +160,7 @@ def storage_of(given: Iterable[str]) -> Storage:
 def open_session(
     remote: str | None, master: str | None, conf: Mapping[str, str], name: str
 ) -> SparkSession:
-    """The session of ``spark-submit``, or a new one.
+    """Return the session of ``spark-submit``, or a new one.
 
     Args:
         remote: Of Spark Connect, as ``sc://host``.

@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.operate.inspection.checkpoints import CheckpointStatus, EpochStatus, sizes_in
-from krishiv_spark.operate.inspection.topic_offsets import offsets_by_topic
+from krishiv_spark.operate.inspection.positions import offsets_by_topic
+from krishiv_spark.operate.inspection.query_status import (
+    CheckpointStatus,
+    EpochStatus,
+    list_file_sizes,
+)
 from krishiv_spark.parquet.layout import DONE_SUFFIX, META
 from krishiv_spark.storage import Storage, StoreUrl
 
 if TYPE_CHECKING:
     from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
-__all__ = ["LiveStatus", "TopicLag", "look_live", "topic_options"]
+__all__ = ["LiveStatus", "TopicLag", "inspect_live_systems", "topic_options"]
 
 _TOPICS_SAID = {"subscribe", "subscribepattern", "assign", "topic", "kafka.topic"}
 _ID, _ID_BY_DEFAULT = "kafka.transactional.id", "krishiv"
@@ -64,7 +68,7 @@ class LiveStatus:
     unknown: tuple[str, ...] = ()
 
 
-def look_live(
+def inspect_live_systems(
     status: CheckpointStatus, given: Mapping[str, str], *, table: str | None = None
 ) -> LiveStatus:
     """Ask the live systems. Any process that reaches them.
@@ -153,7 +157,7 @@ def topic_options(
 
 
 def _transactions(status: CheckpointStatus, given: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Lines for those that are open; None if the query does not write to this cluster."""
+    """Return lines for open transactions; None if the query does not write to this cluster."""
     from krishiv_spark.kafka.client import open_client
     from krishiv_spark.sinks.kafka.admin import list_open_lines_of
 
@@ -167,7 +171,7 @@ def _transactions(status: CheckpointStatus, given: Mapping[str, str]) -> tuple[s
 
 
 def _staged(storage: Storage, table: str, query: str) -> list[int] | None:
-    """Sizes of what is staged; None in stores where it is no file before it is visible."""
+    """Return the sizes of staged files; None in stores where staged data is not a file."""
     place = StoreUrl.parse(table) / META / query / "staged"
     if place.kind != "disk":
         return None
@@ -176,7 +180,7 @@ def _staged(storage: Storage, table: str, query: str) -> list[int] | None:
     except FileNotFoundError:
         return []
     generations = (name for name in names if not name.endswith(DONE_SUFFIX))  # those are visible
-    return [size for name in generations for size in sizes_in(storage, place / name)]
+    return [size for name in generations for size in list_file_sizes(storage, place / name)]
 
 
 def _lower(given: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Descriptions of offsets for people."""
+"""Positions of sources: as text for people, and as offsets by topic."""
 
 from __future__ import annotations
 
@@ -9,13 +9,44 @@ from typing import Any
 from krishiv_spark.formats import KafkaDataSource, describe_offset
 from krishiv_spark.runtime.epoch_times import format_time
 
-__all__ = ["in_words", "time_of"]
+__all__ = ["describe_position", "format_moment", "offsets_by_topic"]
+
+
+def offsets_by_topic(offset: Any) -> dict[str, dict[int, int]]:
+    """Return offsets by topic and partition.
+
+    Args:
+        offset: From JSON: an offset, or what a source says of what is newest.
+
+    Returns:
+        Nothing if it is of a source of another kind.
+    """
+    if not isinstance(offset, Mapping):
+        return {}
+    if offset.get("kind") == "chain":
+        offset = offset["then"]
+    for key in ("topics", "latest"):  # of our offset, and of what is newest
+        if isinstance(offset.get(key), Mapping):
+            offset = offset[key]
+            break
+    return {
+        str(topic): {int(partition): number for partition, number in each.items()}
+        for topic, each in offset.items()
+        if isinstance(each, Mapping) and each and all(map(_is_numbered, each.items()))
+    }
+
+
+def _is_numbered(item: tuple[Any, Any]) -> bool:
+    partition, number = item
+    is_number = isinstance(number, int) and not isinstance(number, bool)
+    return is_number and str(partition).isdecimal()
+
 
 _LONGEST = 300
 """Characters of an offset that has no description."""
 
 
-def in_words(text: str) -> str:
+def describe_position(text: str) -> str:
     """Return the position of a source in words.
 
     Args:
@@ -36,7 +67,7 @@ def in_words(text: str) -> str:
         return _short(text)  # of a newer version
 
 
-def time_of(ms: int) -> str:
+def format_moment(ms: int) -> str:
     """Return a time, milliseconds since 1970 UTC, as text."""
     return format_time(ms)
 

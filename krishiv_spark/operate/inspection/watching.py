@@ -1,27 +1,39 @@
-"""A query looked at again and again from outside: what is new, and how fast it goes. Reads only."""
+"""A query that is read repeatedly from outside, and the lines that show it. Reads only."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from krishiv_spark.operate.inspection.checkpoints import (
+from krishiv_spark.operate.inspection.live import LiveStatus, inspect_live_systems
+from krishiv_spark.operate.inspection.positions import format_moment, offsets_by_topic
+from krishiv_spark.operate.inspection.query_status import (
     CheckpointStatus,
     EpochStatus,
-    epoch_status,
-    look_at,
+    LogStatus,
+    TableStatus,
+    inspect_checkpoint,
+    read_epoch_status,
 )
-from krishiv_spark.operate.inspection.live import LiveStatus, look_live
-from krishiv_spark.operate.inspection.topic_offsets import offsets_by_topic
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
-__all__ = ["EpochPace", "QuerySight", "QueryWatcher", "new_paces"]
+__all__ = [
+    "EpochRate",
+    "ObservedQuery",
+    "QueryWatcher",
+    "completed_rates_after",
+    "epoch_line",
+    "epoch_lines",
+    "rate_cells",
+    "rate_line",
+    "status_lines",
+]
 
 
 @dataclass(frozen=True)
-class EpochPace:
+class EpochRate:
     """An epoch, and how fast its sources went.
 
     Attributes:
@@ -38,7 +50,7 @@ class EpochPace:
 
 
 @dataclass(frozen=True)
-class QuerySight:
+class ObservedQuery:
     """A query, at one look.
 
     Attributes:
@@ -49,7 +61,7 @@ class QuerySight:
 
     status: CheckpointStatus
     live: LiveStatus
-    paces: tuple[EpochPace, ...]
+    paces: tuple[EpochRate, ...]
 
 
 @dataclass
@@ -58,9 +70,9 @@ class QueryWatcher:
 
     Attributes:
         checkpoint: Of the query.
-        given: As for `look_at` and `look_live`.
-        table: As for `look_at`.
-        epoch_log: As for `look_at`.
+        given: As for `inspect_checkpoint` and `inspect_live_systems`.
+        table: As for `inspect_checkpoint`.
+        epoch_log: As for `inspect_checkpoint`.
         newest: How many epochs are looked at, if no more are new.
     """
 
@@ -71,8 +83,8 @@ class QueryWatcher:
     newest: int = 10
     _over: dict[int, EpochStatus] = field(default_factory=dict)
 
-    def look(self, after: int | None = None) -> QuerySight:
-        """What there is now.
+    def look(self, after: int | None = None) -> ObservedQuery:
+        """Return the query's current state.
 
         Args:
             after: An epoch that was told of; all later ones are looked at.
@@ -82,10 +94,10 @@ class QueryWatcher:
             StorageError: If a store cannot be asked.
             LogError: If the epoch log is damaged.
         """
-        status = look_at(
+        status = inspect_checkpoint(
             self.checkpoint, table=self.table, epoch_log=self.epoch_log, given=self.given
         )
-        live = look_live(status, self.given, table=self.table)
+        live = inspect_live_systems(status, self.given, table=self.table)
         kept = self.checkpoint.epochs()
         count = self.newest if after is None else sum(number > after for number in kept)
         count = max(self.newest, count)
@@ -93,26 +105,26 @@ class QueryWatcher:
         epochs = [self._epoch(number) for number in kept[-count - 1 :]]
         self._over = {one.epoch: one for one in epochs if one.is_over}
         paces = [_pace(*pair) for pair in zip([None, *epochs], epochs, strict=False)]
-        return QuerySight(status, live, tuple(paces[-count:]))
+        return ObservedQuery(status, live, tuple(paces[-count:]))
 
     def _epoch(self, number: int) -> EpochStatus:
         # What is over does not change any more.
-        return self._over.get(number) or epoch_status(self.checkpoint, number)
+        return self._over.get(number) or read_epoch_status(self.checkpoint, number)
 
 
-def _pace(before: EpochStatus | None, epoch: EpochStatus) -> EpochPace:
+def _pace(before: EpochStatus | None, epoch: EpochStatus) -> EpochRate:
     if before is None or before.epoch != epoch.epoch - 1:
-        return EpochPace(epoch, None, None)
+        return EpochRate(epoch, None, None)
     counted = [_moved(before.offsets.get(name), text) for name, text in epoch.offsets.items()]
     known = [each for each in counted if each is not None]
     moved = sum(known) if known else None
     took_ms = (epoch.planned_ms or 0) - (before.planned_ms or 0)
     has_pace = moved is not None and before.planned_ms is not None and took_ms > 0
-    return EpochPace(epoch, moved, moved * 1000 / took_ms if has_pace and moved else None)
+    return EpochRate(epoch, moved, moved * 1000 / took_ms if has_pace and moved else None)
 
 
 def _moved(before: str | None, now: str) -> int | None:
-    """How far a source went, if it is one that counts."""
+    """Return the offsets that a source advanced; None if it does not count."""
     then, there = _counts(before), _counts(now)
     # Where a partition that is new began is not written down, and one that is gone went nowhere.
     both = then.keys() & there.keys()
@@ -120,7 +132,7 @@ def _moved(before: str | None, now: str) -> int | None:
 
 
 def _counts(text: str | None) -> dict[tuple[str, int], int]:
-    """What an offset counts up to, by topic and partition; nothing of a source of another kind."""
+    """Return numbers by topic and partition; empty for a source that does not count."""
     try:
         offset: Any = json.loads(text or "")
     except ValueError:
@@ -134,6 +146,130 @@ def _counts(text: str | None) -> dict[tuple[str, int], int]:
     }
 
 
-def new_paces(sight: QuerySight, after: int) -> Sequence[EpochPace]:
-    """Those of epochs that are over, later than one."""
+def completed_rates_after(sight: ObservedQuery, after: int) -> Sequence[EpochRate]:
+    """Return the rates of completed epochs after one."""
     return [pace for pace in sight.paces if pace.epoch.is_over and pace.epoch.epoch > after]
+
+
+def status_lines(status: CheckpointStatus, live: LiveStatus) -> list[str]:
+    """Return the lines that show a query."""
+    return list(_status_lines(status, live))
+
+
+def _status_lines(status: CheckpointStatus, live: LiveStatus) -> Iterator[str]:
+    yield f"query       {status.query}"
+    yield f"checkpoint  {status.location}"
+    for output, target in status.targets.items():
+        yield f"writes to   {f'{output}: ' if output else ''}{target}"
+    if status.newest is None:
+        yield "newest      no epoch was planned yet"
+    else:
+        yield f"newest      {_summary(status.newest)}"
+        yield from _sources(status.newest)
+        yield from _watermarks(status.newest)
+    yield from _live(live, several=status.newest is not None and len(status.newest.sources) > 1)
+    yield from _log(status.log, live) if status.table is None else _table(status.table)
+    yield f"next start  {status.next}"
+
+
+def epoch_line(status: EpochStatus) -> str:
+    """Return one line for an epoch."""
+    return f"{_summary(status)}: {'; '.join(status.sources.values())}"
+
+
+def epoch_lines(status: EpochStatus) -> list[str]:
+    """Return all lines of an epoch."""
+    offsets = (f"offset      {name}: {text}" for name, text in status.offsets.items())
+    return [_summary(status), *_sources(status), *_watermarks(status), *offsets]
+
+
+def _summary(status: EpochStatus) -> str:
+    planned = "" if status.planned_ms is None else f", planned {format_moment(status.planned_ms)}"
+    return f"epoch {status.epoch}, {'over' if status.is_over else 'not over'}{planned}"
+
+
+def _sources(status: EpochStatus) -> Iterator[str]:
+    for name, said in status.sources.items():
+        yield f"source {name:<5}{said}"
+
+
+def _watermarks(status: EpochStatus) -> Iterator[str]:
+    if status.watermark_ms is not None:
+        yield f"watermark   {format_moment(status.watermark_ms)} (Spark's)"
+    for ms in status.source_watermarks_ms:
+        yield f"watermark   {format_moment(ms)} (of a source)"
+
+
+def _live(live: LiveStatus, *, several: bool) -> Iterator[str]:
+    for lag in live.lags:
+        of_source = f"of source {lag.source}: " if several else ""
+        where = f"topic {lag.topic}, {lag.partitions} partitions"
+        held = f"; {lag.held_back} more are blocked by open transactions" if lag.held_back else ""
+        yield f"lag         {of_source}{lag.waiting} offsets after the newest epoch, {where}{held}"
+    if live.staged_files is not None:
+        size = live.staged_bytes
+        yield f"staged      {live.staged_files} files of {size} bytes, invisible to readers"
+    if live.transactions is not None:
+        yield from (f"open        {line}" for line in live.transactions or ("no transaction",))
+    yield from (f"not known   {why}" for why in live.unknown)
+
+
+def rate_line(pace: EpochRate) -> str:
+    """Return one line for an epoch, with its rate."""
+    _, _, _, moved, per_s, mark = rate_cells(pace)
+    fast = f", {per_s} in a second" if per_s else ""
+    parts = (
+        epoch_line(pace.epoch),
+        moved and f"{moved} offsets{fast}",
+        mark and f"watermark {mark}",
+    )
+    return "; ".join(filter(None, parts))
+
+
+def rate_cells(pace: EpochRate) -> tuple[str, str, str, str, str, str]:
+    """Return the cells number, end, planned time, offsets, offsets per second and watermark."""
+    epoch = pace.epoch
+    spark = () if epoch.watermark_ms is None else (epoch.watermark_ms,)
+    marks = (*spark, *epoch.source_watermarks_ms)
+    return (
+        str(epoch.epoch),
+        "over" if epoch.is_over else "not over",
+        "" if epoch.planned_ms is None else format_moment(epoch.planned_ms),
+        "" if pace.moved is None else str(pace.moved),
+        "" if pace.per_second is None else f"{pace.per_second:.1f}",
+        format_moment(min(marks)) if marks else "",
+    )
+
+
+def _log(log: LogStatus | None, live: LiveStatus) -> Iterator[str]:
+    if log is None:
+        yield (
+            "epoch log   none here: give --table or --epoch-log, or of krishiv-iceberg, which has "
+            "none, the options that name its table"
+        )
+        return
+    held = "no epoch" if log.held is None else f"epoch {log.held}"
+    files = f"{log.files} files of {log.size} bytes"
+    yield f"epoch log   {log.place}: {log.entries} entries in {files}; it holds {held}"
+    if log.open_epoch is not None:
+        # Files are moved out of the staging folder, and transactions end, when it becomes visible.
+        is_all_moved = live.staged_files == 0 or live.transactions == ()
+        rest = "nothing of it is left to show" if is_all_moved else (
+            "may not be visible everywhere yet"
+        )  # fmt: skip
+        yield f"            epoch {log.open_epoch} is true, and {rest}"
+    since = "" if log.owner_ms is None else f", since {format_moment(log.owner_ms)}"
+    yield f"last owner  {log.owner or 'nobody'}{since}"
+    if log.target is not None:
+        yield f"target      {log.target}"
+
+
+def _table(table: TableStatus) -> Iterator[str]:
+    if table.unknown is not None:
+        yield f"not known   what {table.name} holds: {table.unknown}"
+    elif not table.is_there:
+        yield f"table       {table.name}: there is none yet"
+    else:
+        held = "no epoch of the query" if table.held is None else f"epoch {table.held}"
+        newest = "no snapshot" if table.snapshot is None else f"snapshot {table.snapshot}"
+        yield f"table       {table.name} holds {held}; at {newest}"

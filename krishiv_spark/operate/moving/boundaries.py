@@ -1,18 +1,148 @@
-"""Where a checkpoint can be taken up: at the end of an epoch that is over."""
+"""Boundaries: the ends of completed epochs, from which a checkpoint can continue."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.offsets import PlannedOffsets
-from krishiv_spark.operate.moving.marks import is_unfinished
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.spark.offset_log import OffsetSeq, with_offsets
 
-__all__ = ["Boundary", "Newest", "boundary_at", "boundary_to_move", "newest_boundary"]
+__all__ = [
+    "STATE",
+    "Newest",
+    "RestorePoint",
+    "check_version",
+    "incomplete_marker",
+    "is_incomplete_marker",
+    "is_later",
+    "is_new_checkpoint_marker",
+    "is_replay_marker",
+    "newest_restore_point",
+    "replay_marker",
+    "restore_point_at",
+    "restore_point_to_move",
+    "version_of",
+]
+
+
+_BEGIN = b"unfinished: "
+_COMMAND = "'krishiv-spark checkpoint"
+_REPLAY = "'krishiv-spark replay' has taken back only a part of what was written"
+
+
+def incomplete_marker(verb: str) -> bytes:
+    """Return the text of the entry of an incomplete checkpoint.
+
+    Args:
+        verb: Of ``krishiv-spark checkpoint``.
+    """
+    text = f"{_COMMAND} {verb}' has not got through here: run it again"
+    return _BEGIN + text.encode()
+
+
+def replay_marker(command: str, record: str) -> bytes:
+    """Return the text of an entry that stops each start until a replay is finished.
+
+    Args:
+        command: The words that finish it.
+        record: JSON of the replay, for the process that does so.
+    """
+    return _BEGIN + f"{_REPLAY}: run this again to finish it: {command}\n{record}".encode()
+
+
+def is_replay_marker(entry: bytes) -> bool:
+    """Return True if an entry is the text of a replay that is not finished."""
+    return entry.startswith(_BEGIN + _REPLAY.encode())
+
+
+def is_incomplete_marker(entry: bytes) -> bool:
+    """Return True if an entry of an offset log is such a marker."""
+    return entry.startswith(_BEGIN)
+
+
+def is_new_checkpoint_marker(entry: bytes) -> bool:
+    """Return True for the marker of a new checkpoint; a rewind's marker covers an old one."""
+    is_new = not entry.startswith(_BEGIN + f"{_COMMAND} rewind ".encode())
+    return is_incomplete_marker(entry) and is_new and not is_replay_marker(entry)
+
+
+STATE = "state"
+"""The folder of a checkpoint that they are in; a query without state may lack it."""
+
+# HDFSBackedStateStoreProvider and RocksDBFileManager: a whole version, or what changed since the
+# one before; with a unique id in checkpoints of version 2. ``.crc``: ChecksumCheckpointFileManager.
+_FILE = re.compile(
+    r"(?P<version>\d+)(_[\w-]+)?\.(?P<kind>delta|snapshot|changelog|zip)(?P<sum>\.crc)?"
+)
+_WHOLE = {"snapshot", "zip"}
+
+
+class _Versions(NamedTuple):
+    whole: set[int]
+    changes: set[int]
+
+    def has(self, version: int) -> bool:
+        """Return True if a version can be loaded: from a whole one, and all changes since."""
+        while version > 0 and version not in self.whole:
+            if version not in self.changes:
+                return False
+            version -= 1
+        return True
+
+
+def version_of(path: str) -> int | None:
+    """Return the version that a file belongs to; None for a file of no version.
+
+    Args:
+        path: Of a file, relative to the checkpoint.
+    """
+    folder, _, name = path.rpartition("/")
+    found = _FILE.fullmatch(name) if folder.split("/")[0] == STATE else None
+    return None if found is None else int(found["version"])
+
+
+def is_later(path: str, version: int) -> bool:
+    """Return True if a file belongs to a later version of a state store."""
+    found = version_of(path)
+    return found is not None and found > version
+
+
+def check_version(paths: Iterable[str], version: int, location: str) -> int:
+    """Refuse a version that one of the state stores cannot load.
+
+    Args:
+        paths: Of the files of a checkpoint, relative to it.
+        version: Which; versions begin with 1, after the first epoch.
+        location: Of the checkpoint, for the message.
+
+    Returns:
+        How many stores there are.
+
+    Raises:
+        OptionError: If one lacks the version, or changes on the way to it.
+    """
+    stores: dict[str, _Versions] = defaultdict(lambda: _Versions(set(), set()))
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        found = _FILE.fullmatch(name) if folder.split("/")[0] == STATE else None
+        if found is not None and not found["sum"]:
+            kind = stores[folder]
+            (kind.whole if found["kind"] in _WHOLE else kind.changes).add(int(found["version"]))
+    missing = sorted(folder for folder, versions in stores.items() if not versions.has(version))
+    if missing:
+        raise OptionError(
+            f"{location}/{missing[0]} cannot be loaded in version {version}, which its query had "
+            f"at the end of epoch {version - 1}: Spark keeps those of the newest epochs "
+            "('spark.sql.streaming.minBatchesToRetain')"
+        )
+    return len(stores)
+
 
 Newest = Literal["published", "unpublished"]
 """What became of the newest epoch, by a user who has looked; as for ``krishiv-spark log adopt``."""
@@ -22,8 +152,8 @@ _NO_WATERMARK = 'v1\n{"nextBatchWatermarkMs":0}'
 
 
 @dataclass(frozen=True)
-class Boundary:
-    """The end of an epoch.
+class RestorePoint:
+    """Return the end of an epoch.
 
     Attributes:
         epoch: Its number.
@@ -49,13 +179,13 @@ class Boundary:
         return self.epoch + 1
 
     def identity(self) -> PlannedOffsets:
-        """The epoch, as a sink of ours knows it."""
+        """Return the epoch's planned offsets, by which a sink of this package identifies it."""
         before = self.offsets.get(self.epoch - 1)
         begins = {} if before is None else OffsetSeq.parse(before).sources
         return PlannedOffsets.of(self.epoch, begins, self.sources)
 
-    def with_sources(self, changes: Mapping[int, Mapping[str, str]]) -> Boundary:
-        """The same epoch, where some sources have other offsets.
+    def with_sources(self, changes: Mapping[int, Mapping[str, str]]) -> RestorePoint:
+        """Return the same epoch with other offsets for some sources.
 
         Args:
             changes: By epoch, of which there are those of `offsets`, and by source.
@@ -64,8 +194,8 @@ class Boundary:
         return replace(self, offsets=changed)
 
 
-def newest_boundary(checkpoint: SparkCheckpoint) -> Boundary:
-    """The end of the newest epoch that is over.
+def newest_restore_point(checkpoint: SparkCheckpoint) -> RestorePoint:
+    """Return the end of the newest completed epoch.
 
     Raises:
         OptionError: If there is none, or the checkpoint lacks what Spark needs to begin there.
@@ -78,11 +208,11 @@ def newest_boundary(checkpoint: SparkCheckpoint) -> Boundary:
             "the query with an empty checkpoint, with the options that specify where its "
             "sources start"
         )
-    return boundary_at(checkpoint, over[-1])
+    return restore_point_at(checkpoint, over[-1])
 
 
-def boundary_at(checkpoint: SparkCheckpoint, epoch: int) -> Boundary:
-    """The end of an epoch.
+def restore_point_at(checkpoint: SparkCheckpoint, epoch: int) -> RestorePoint:
+    """Return the end of an epoch.
 
     Raises:
         OptionError: If it is not over, or the checkpoint lacks what Spark needs to begin there.
@@ -95,7 +225,7 @@ def boundary_at(checkpoint: SparkCheckpoint, epoch: int) -> Boundary:
     needed = [epoch] if epoch == 0 else [epoch - 1, epoch]
     offsets = {number: _offsets(checkpoint, number) for number in needed}
     later = checkpoint.epochs()[-1]
-    return Boundary(epoch, offsets, commit.decode(), later if later > epoch else None)
+    return RestorePoint(epoch, offsets, commit.decode(), later if later > epoch else None)
 
 
 def _offsets(checkpoint: SparkCheckpoint, epoch: int) -> str:
@@ -106,7 +236,7 @@ def _offsets(checkpoint: SparkCheckpoint, epoch: int) -> str:
             "there: it keeps as many epochs as 'spark.sql.streaming.minBatchesToRetain' "
             "specifies"
         )
-    if is_unfinished(data):
+    if is_incomplete_marker(data):
         raise OptionError(f"{checkpoint.location} is not whole: {data.decode()}")
     try:
         OffsetSeq.parse(data.decode())
@@ -115,18 +245,18 @@ def _offsets(checkpoint: SparkCheckpoint, epoch: int) -> str:
     return data.decode()
 
 
-def boundary_to_move(checkpoint: SparkCheckpoint, newest: Newest | None) -> Boundary:
-    """Where a query that was stopped is taken over by another one.
+def restore_point_to_move(checkpoint: SparkCheckpoint, newest: Newest | None) -> RestorePoint:
+    """Return the point at which another query continues a stopped one.
 
     Args:
         checkpoint: Of the query, which does not run.
         newest: What became of an epoch that was planned and is not over.
 
     Raises:
-        OptionError: As `newest_boundary`; or if there is such an epoch, and it is not said what
-            became of it, or state stores cannot be taken over at its end.
+        OptionError: As `newest_restore_point`; or if there is such an epoch, and `newest` is None,
+            or state stores cannot be taken over at its end.
     """
-    boundary = newest_boundary(checkpoint)
+    boundary = newest_restore_point(checkpoint)
     planned = boundary.planned
     if planned is None or newest == "unpublished":
         return replace(boundary, planned=None)
@@ -150,4 +280,4 @@ def boundary_to_move(checkpoint: SparkCheckpoint, newest: Newest | None) -> Boun
             "old query once more, which finishes the epoch"
         )
     offsets = {n: _offsets(checkpoint, n) for n in (boundary.epoch, planned)}
-    return Boundary(planned, offsets, _NO_WATERMARK)
+    return RestorePoint(planned, offsets, _NO_WATERMARK)

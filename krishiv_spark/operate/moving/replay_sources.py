@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from krishiv_spark.errors import KrishivError, OptionError
-from krishiv_spark.operate.inspection.positions import in_words
-from krishiv_spark.operate.inspection.topic_offsets import offsets_by_topic
-from krishiv_spark.operate.moving.boundaries import Boundary
+from krishiv_spark.operate.inspection.positions import describe_position, offsets_by_topic
+from krishiv_spark.operate.moving.boundaries import RestorePoint
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 __all__ = ["SourceCheck", "source_options"]
@@ -56,7 +55,7 @@ class SourceCheck:
     """
 
     checkpoint: SparkCheckpoint
-    boundary: Boundary
+    boundary: RestorePoint
     newest: int
     given: Mapping[str, str] = field(repr=False)
 
@@ -81,8 +80,10 @@ class SourceCheck:
             try:
                 said = self._ask(source, text)
             except KrishivError as error:
-                raise OptionError(f"source {source} ({in_words(text)}): {error}") from error
-            found.append(f"source {source}: is rewound to {in_words(text)}; {said}")
+                raise OptionError(
+                    f"source {source} ({describe_position(text)}): {error}"
+                ) from error
+            found.append(f"source {source}: is rewound to {describe_position(text)}; {said}")
         return found
 
     def _ask(self, source: str, text: str) -> str:

@@ -125,7 +125,7 @@ class _TableTarget:
         return self._rollback.lines(replay)
 
     def settle(self) -> None:
-        """Nothing: an epoch is in the table or not."""
+        """Do nothing: an epoch is in the table or not."""
 
     def take_back(self, replay: Replay) -> None:
         self._rollback.run(replay)
@@ -157,7 +157,7 @@ class _MemoryTarget:
         return [f"krishiv-memory: {what} until memory_clear() or a restart of the machine"]
 
     def settle(self) -> None:
-        """Nothing: an epoch is in the result or not."""
+        """Do nothing: an epoch is in the result or not."""
 
     def take_back(self, replay: Replay) -> None:
         self._result.take_back(replay.first, replay.name)

@@ -23,17 +23,21 @@ from functools import cached_property
 
 from krishiv_spark.errors import NotExclusiveError, OptionError
 from krishiv_spark.offsets import Value, open_log
-from krishiv_spark.operate.inspection.positions import time_of
-from krishiv_spark.operate.moving.boundaries import Boundary, boundary_at
-from krishiv_spark.operate.moving.marks import is_replay, unfinished_replay
+from krishiv_spark.operate.inspection.positions import format_moment
+from krishiv_spark.operate.moving.boundaries import (
+    RestorePoint,
+    is_replay_marker,
+    replay_marker,
+    restore_point_at,
+)
 from krishiv_spark.operate.moving.replay_sources import SourceCheck
 from krishiv_spark.operate.moving.replay_targets import ReplayTarget
-from krishiv_spark.operate.moving.rewinding import Rewinding
+from krishiv_spark.operate.moving.rewinding import CheckpointRewind
 from krishiv_spark.sinks.participant import Replay
 from krishiv_spark.spark.checkpoint import KRISHIV, SparkCheckpoint
 from krishiv_spark.storage import StoreUrl
 
-__all__ = ["REPLAYS", "ReplayRecord", "Replaying", "find_first", "is_epoch", "pending_replay"]
+__all__ = ["REPLAYS", "QueryReplay", "ReplayRecord", "find_first", "is_epoch", "pending_replay"]
 
 REPLAYS = "krishiv-replays"
 """The folder of a checkpoint that has what went by replays, in a folder for each."""
@@ -72,7 +76,7 @@ def pending_replay(checkpoint: SparkCheckpoint) -> ReplayRecord | None:
     """
     epochs = checkpoint.epochs()
     entry = checkpoint.folder("offsets").read(str(epochs[-1])) or b"" if epochs else b""
-    if not is_replay(entry):
+    if not is_replay_marker(entry):
         return None
     try:
         record = ReplayRecord.model_validate_json(entry.decode().partition("\n")[2])
@@ -106,16 +110,18 @@ def find_first(checkpoint: SparkCheckpoint, start: str) -> int:
     kept = checkpoint.epochs()
     planned = {epoch: _planned_ms(checkpoint, epoch) for epoch in kept}
     found = [epoch for epoch, ms in planned.items() if ms is not None and ms >= moment_ms]
-    shown = ", ".join(f"{n} at {time_of(planned[n] or 0)}" for n in sorted({*kept[:1], *kept[-1:]}))
+    shown = ", ".join(
+        f"{n} at {format_moment(planned[n] or 0)}" for n in sorted({*kept[:1], *kept[-1:]})
+    )
     if not found:
         raise OptionError(
-            f"no epoch of {checkpoint.location} was planned at {time_of(moment_ms)} or later: "
-            f"there are {shown or 'none'}"
+            f"no epoch of {checkpoint.location} was planned at {format_moment(moment_ms)} or "
+            f"later: there are {shown or 'none'}"
         )
     if found[0] == kept[0] > 0:
         raise OptionError(
             f"{checkpoint.location} no longer records which epochs were planned since "
-            f"{time_of(moment_ms)}: it has those from {shown}. {_KEEP_MORE}"
+            f"{format_moment(moment_ms)}: it has those from {shown}. {_KEEP_MORE}"
         )
     return found[0]
 
@@ -154,7 +160,7 @@ def _planned_ms(checkpoint: SparkCheckpoint, epoch: int) -> int | None:
 
 
 @dataclass(frozen=True)
-class Replaying:
+class QueryReplay:
     """One replay of a query. No driver of the query runs.
 
     Attributes:
@@ -176,7 +182,7 @@ class Replaying:
     pending: ReplayRecord | None = None
 
     @cached_property
-    def boundary(self) -> Boundary:
+    def boundary(self) -> RestorePoint:
         """The end of the last epoch that stays.
 
         Raises:
@@ -188,7 +194,7 @@ class Replaying:
                 "checkpoint and a new target, and all rows are read again"
             )
         try:
-            return boundary_at(self.checkpoint, self.first - 1)
+            return restore_point_at(self.checkpoint, self.first - 1)
         except OptionError as error:
             raise OptionError(f"{error}. {_KEEP_MORE}") from error
 
@@ -218,8 +224,8 @@ class Replaying:
         return Replay(location, record.query, record.name, before)
 
     @cached_property
-    def _rewinding(self) -> Rewinding:
-        return Rewinding(self.checkpoint, self.first - 1, self.folder)
+    def _rewinding(self) -> CheckpointRewind:
+        return CheckpointRewind(self.checkpoint, self.first - 1, self.folder)
 
     def lines(self) -> list[str]:
         """Return what `run` would do, a line each; changes nothing.
@@ -253,7 +259,7 @@ class Replaying:
         if newest < first:
             return f"query {self.record.query}: the checkpoint is at the end of epoch {newest}"
         planned = _planned_ms(self.checkpoint, first)
-        since = "" if planned is None else f", the first one planned at {time_of(planned)}"
+        since = "" if planned is None else f", the first one planned at {format_moment(planned)}"
         return f"query {self.record.query}: epochs {first} to {newest} are processed again{since}"
 
     def _checkpoint_line(self, stores: int) -> str:
@@ -330,7 +336,7 @@ class Replaying:
     def _stop_starts(self) -> None:
         """Create the entry of the next epoch: from here on no query starts, and none plans."""
         name = str(self.record.newest + 1)
-        text = unfinished_replay(self.command, self.record.model_dump_json())
+        text = replay_marker(self.command, self.record.model_dump_json())
         folder = self.checkpoint.folder("offsets")
         try:
             is_created = folder.create(name, text)

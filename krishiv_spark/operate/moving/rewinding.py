@@ -15,19 +15,25 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.operate.moving.boundaries import Boundary, boundary_at
-from krishiv_spark.operate.moving.marks import is_replay, is_unfinished, unfinished
-from krishiv_spark.operate.moving.state import check_version, is_later
-from krishiv_spark.operate.moving.writing import copy_files, files_of
+from krishiv_spark.operate.moving.boundaries import (
+    RestorePoint,
+    check_version,
+    incomplete_marker,
+    is_incomplete_marker,
+    is_later,
+    is_replay_marker,
+    restore_point_at,
+)
+from krishiv_spark.operate.moving.copying import copy_files, files_of
 from krishiv_spark.sinks.numbered import records_at
 from krishiv_spark.spark.checkpoint import REWOUND, SparkCheckpoint
 from krishiv_spark.storage import StoreUrl
 
-__all__ = ["Rewinding"]
+__all__ = ["CheckpointRewind"]
 
 
 @dataclass(frozen=True)
-class Rewinding:
+class CheckpointRewind:
     """A checkpoint, and the epoch at whose end it will stand. Its query does not run.
 
     Attributes:
@@ -43,23 +49,23 @@ class Rewinding:
     replay: str | None = None
 
     @cached_property
-    def boundary(self) -> Boundary:
-        """Where it will stand.
+    def boundary(self) -> RestorePoint:
+        """The restore point at which the checkpoint will be.
 
         Raises:
-            OptionError: As `boundary_at`.
+            OptionError: As `restore_point_at`.
         """
-        return boundary_at(self.checkpoint, self.epoch)
+        return restore_point_at(self.checkpoint, self.epoch)
 
     def check(self) -> int:
-        """Whether it can be done; changes nothing.
+        """Check that the rewind can be done; change nothing.
 
         Returns:
             How many state stores go back too.
 
         Raises:
-            OptionError: As `boundary_at`; if the checkpoint stands there already, or state stores
-                do not have that version any more.
+            OptionError: As `restore_point_at`; if the checkpoint is at that epoch already, or state
+                stores no longer have that version.
         """
         self.checkpoint.query_id()  # or it is no checkpoint
         self._check_no_replay()
@@ -74,14 +80,14 @@ class Rewinding:
         """Return how many state stores go back too; changes nothing.
 
         Raises:
-            OptionError: As `boundary_at`; if state stores do not have that version any more.
+            OptionError: As `restore_point_at`; if state stores do not have that version any more.
         """
         version = self.boundary.state_version
         return check_version(self._files, version, self.checkpoint.location)
 
     def _check_no_replay(self) -> None:
         newest = self._newest_entry()
-        if self.replay is None and is_replay(newest):
+        if self.replay is None and is_replay_marker(newest):
             text = newest.decode().splitlines()[0]
             raise OptionError(f"{self.checkpoint.location} is in the middle of a replay: {text}")
 
@@ -150,7 +156,7 @@ class Rewinding:
         return str(place)
 
     def _begun(self) -> StoreUrl | None:
-        """The folder of an attempt that died, which alone has what that had removed.
+        """Return the folder of an interrupted attempt, the only one with the files it removed.
 
         By the newest entry, which each attempt copies and removes last: entries have the time when
         their epoch was planned, so another epoch of its number has another one.
@@ -170,15 +176,15 @@ class Rewinding:
         return StoreUrl.parse(self.checkpoint.location) / f"{REWOUND}/{name}"
 
     def _is_replaced(self, number: int) -> bool:
-        """Whether an entry is the text that another attempt has put in its place."""
-        return is_unfinished(self.checkpoint.folder("offsets").read(str(number)) or b"")
+        """Return True if an entry is the marker of another attempt."""
+        return is_incomplete_marker(self.checkpoint.folder("offsets").read(str(number)) or b"")
 
     def _replace(self, number: int) -> None:
         if self._is_replaced(number):
             return
         folder = self.checkpoint.folder("offsets")
         folder.remove([_checksum(str(number))])  # or Hadoop would tell of that, and not show it
-        folder.replace(str(number), unfinished(f"rewind --to {self.epoch}"))
+        folder.replace(str(number), incomplete_marker(f"rewind --to {self.epoch}"))
 
     def _put(self, path: str, text: bytes | None) -> None:
         """Replace a file; remove it without a text."""

@@ -14,22 +14,25 @@ from typing import Any, ClassVar, Protocol
 
 from krishiv_spark.errors import OffsetError, OptionError
 from krishiv_spark.offsets import canonical_json
-from krishiv_spark.operate.inspection.positions import in_words
-from krishiv_spark.operate.moving.boundaries import Boundary, Newest, boundary_to_move
-from krishiv_spark.operate.moving.copying import Copying
-from krishiv_spark.operate.moving.spark_files import SeenFiles, log_offset
-from krishiv_spark.operate.moving.spark_iceberg import TableSpots, sparks_spot
-from krishiv_spark.operate.moving.writing import NewCheckpoint
+from krishiv_spark.operate.inspection.positions import describe_position
+from krishiv_spark.operate.moving.boundaries import Newest, RestorePoint, restore_point_to_move
+from krishiv_spark.operate.moving.copying import CheckpointCopy, NewCheckpoint
+from krishiv_spark.operate.moving.spark_positions import (
+    SparkFilePositions,
+    SparkTablePositions,
+    parse_file_log_offset,
+    parse_iceberg_position,
+)
 from krishiv_spark.sources.kafka.offset import KafkaOffset
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.spark.offset_log import OffsetSeq
 
 __all__ = [
+    "CheckpointTranslation",
     "FromFiles",
     "FromIceberg",
     "FromKafka",
     "ToKafka",
-    "Translating",
     "Translation",
     "from_spark_kafka",
     "is_our_kafka",
@@ -40,13 +43,13 @@ __all__ = [
 
 
 def is_spark_kafka(text: str) -> bool:
-    """Whether an offset has the form of Spark's source: numbers by topic and partition."""
+    """Return True if an offset has the form of Spark's source: numbers by topic and partition."""
     value = _object(text)
     return value is not None and "kind" not in value and all(map(_is_numbers, value.values()))
 
 
 def is_our_kafka(text: str) -> bool:
-    """Whether an offset is of our source."""
+    """Return True if an offset is of krishiv-kafka's source."""
     value = _object(text)
     return value is not None and value.get("kind") == KafkaOffset.kind
 
@@ -67,7 +70,7 @@ def _is_numbers(value: object) -> bool:
 
 
 def from_spark_kafka(text: str) -> KafkaOffset:
-    """Our offset at the position of one of Spark's (``JsonUtils.partitionOffsets``).
+    """Return our offset at the position of one of Spark's (``JsonUtils.partitionOffsets``).
 
     It knows neither ids of topics nor leader epochs: the first batch finds them out.
     """
@@ -76,7 +79,7 @@ def from_spark_kafka(text: str) -> KafkaOffset:
 
 
 def to_spark_kafka(text: str) -> str:
-    """Spark's offset at the position of one of ours.
+    """Return Spark's offset at the position of one of ours.
 
     Raises:
         OffsetError: If ours is damaged, or is a start without a position yet.
@@ -88,7 +91,7 @@ def to_spark_kafka(text: str) -> str:
 
 
 def starting_offsets(topics: Mapping[str, Mapping[str, int]]) -> str:
-    """A position as ``startingOffsets`` of both sources takes it."""
+    """Return a position as ``startingOffsets`` of both sources takes it."""
     return canonical_json(topics)
 
 
@@ -116,11 +119,11 @@ class Translation(Protocol):
     of: ClassVar[str]
 
     def fits(self, offset: str) -> bool:
-        """Whether an offset is of the source that is translated."""
+        """Return True if an offset is of the source that is translated."""
         ...
 
     def lines(self, source: str, offset: str) -> list[str]:
-        """What the position is, in words; writes nothing.
+        """Return lines that describe the position; write nothing.
 
         Args:
             source: Its name, or its place among the sources.
@@ -132,7 +135,7 @@ class Translation(Protocol):
         ...
 
     def offset(self, source: str, offset: str) -> str:
-        """The text of the other source's offset; raises as `lines`."""
+        """Return the text of the other source's offset; raise as `lines`."""
         ...
 
 
@@ -150,7 +153,7 @@ class FromKafka:
         """See `Translation`."""
         position = from_spark_kafka(offset)
         return [
-            f"source {source}: {in_words(position.to_json())}",
+            f"source {source}: {describe_position(position.to_json())}",
             _AS_OPTION.format(starting_offsets(position.topics)),
             _ISOLATION,
         ]
@@ -174,7 +177,7 @@ class ToKafka:
     def lines(self, source: str, offset: str) -> list[str]:
         """See `Translation`."""
         return [
-            f"source {source}: {in_words(offset)}",
+            f"source {source}: {describe_position(offset)}",
             _AS_OPTION.format(to_spark_kafka(offset)),
             _ISOLATION,
             "a watermark of the source ('eventTime') does not go along",
@@ -201,12 +204,12 @@ class FromFiles:
 
     def fits(self, offset: str) -> bool:
         """See `Translation`."""
-        return log_offset(offset) is not None
+        return parse_file_log_offset(offset) is not None
 
     def lines(self, source: str, offset: str) -> list[str]:
         """See `Translation`."""
         self._files.check_listed()
-        found = self._files.found(source, log_offset(offset) or 0)
+        found = self._files.found(source, parse_file_log_offset(offset) or 0)
         return [
             f"source {source}: {len(found)} files were read",
             _FILES,
@@ -214,11 +217,11 @@ class FromFiles:
 
     def offset(self, source: str, offset: str) -> str:
         """See `Translation`."""
-        return self._files.position(source, log_offset(offset) or 0).to_json()
+        return self._files.position(source, parse_file_log_offset(offset) or 0).to_json()
 
     @property
-    def _files(self) -> SeenFiles:
-        return SeenFiles(self.old, self.options)
+    def _files(self) -> SparkFilePositions:
+        return SparkFilePositions(self.old, self.options)
 
 
 @dataclass(frozen=True)
@@ -234,23 +237,23 @@ class FromIceberg:
 
     def fits(self, offset: str) -> bool:
         """See `Translation`."""
-        return sparks_spot(offset) is not None
+        return parse_iceberg_position(offset) is not None
 
     def lines(self, source: str, offset: str) -> list[str]:
         """See `Translation`."""
-        return [f"source {source}: {in_words(self.offset(source, offset))}"]
+        return [f"source {source}: {describe_position(self.offset(source, offset))}"]
 
     def offset(self, source: str, offset: str) -> str:
         """See `Translation`."""
         del source
-        spot = sparks_spot(offset)
+        spot = parse_iceberg_position(offset)
         if spot is None:
             raise OffsetError(f"{offset[:200]} is not an offset of Iceberg's source")
         return self._spots.offset(spot).to_json()
 
     @cached_property
-    def _spots(self) -> TableSpots:
-        return TableSpots(self.options)
+    def _spots(self) -> SparkTablePositions:
+        return SparkTablePositions(self.options)
 
 
 _NOTHING_YET = "-"
@@ -258,13 +261,13 @@ _NOTHING_YET = "-"
 
 
 @dataclass(frozen=True)
-class Translating:
+class CheckpointTranslation:
     """One query's position for another query, with its epochs' numbers, state and watermark.
 
     Attributes:
         old: The checkpoint of the query that was stopped.
         translation: Of its sources' offsets; what does not fit stays as it is.
-        newest: See `boundary_to_move`.
+        newest: See `restore_point_to_move`.
     """
 
     old: SparkCheckpoint
@@ -272,13 +275,13 @@ class Translating:
     newest: Newest | None = None
 
     @cached_property
-    def boundary(self) -> Boundary:
+    def boundary(self) -> RestorePoint:
         """Where the old query was stopped.
 
         Raises:
-            OptionError: As `boundary_to_move`.
+            OptionError: As `restore_point_to_move`.
         """
-        return boundary_to_move(self.old, self.newest)
+        return restore_point_to_move(self.old, self.newest)
 
     @cached_property
     def sources(self) -> Mapping[str, str]:
@@ -290,14 +293,16 @@ class Translating:
         offsets = self.boundary.sources
         found = {name: text for name, text in offsets.items() if self.translation.fits(text)}
         if not found:
-            has = "; ".join(f"source {name}: {in_words(text)}" for name, text in offsets.items())
+            has = "; ".join(
+                f"source {name}: {describe_position(text)}" for name, text in offsets.items()
+            )
             raise OptionError(
                 f"no source in {self.old.location} is {self.translation.of}; there is {has}"
             )
         return found
 
     def lines(self) -> list[str]:
-        """Where the query stands, source by source; changes nothing.
+        """Return lines that describe the query's position, source by source; change nothing.
 
         Raises:
             KrishivError: If a position cannot be translated.
@@ -307,14 +312,14 @@ class Translating:
         return [f"the old query is at the end of epoch {epoch}", *found]
 
     def check(self, new: SparkCheckpoint) -> int:
-        """Whether it can be done; changes nothing. See `Copying.check`."""
+        """Check that it can be done; change nothing. See `CheckpointCopy.check`."""
         return self._copying(new, self.boundary).check()
 
     def run(self, new: SparkCheckpoint) -> NewCheckpoint:
         """Make the checkpoint. The old one is not touched.
 
         Raises:
-            KrishivError: As `lines` and `Copying.run`.
+            KrishivError: As `lines` and `CheckpointCopy.run`.
         """
         self.check(new)
         changes = {epoch: self._translated(text) for epoch, text in self.boundary.offsets.items()}
@@ -328,8 +333,8 @@ class Translating:
             if offsets.get(name, _NOTHING_YET) != _NOTHING_YET
         }
 
-    def _copying(self, new: SparkCheckpoint, boundary: Boundary) -> Copying:
+    def _copying(self, new: SparkCheckpoint, boundary: RestorePoint) -> CheckpointCopy:
         # Neither earlier epochs nor what the old sources remember: both are of their form.
-        return Copying(
+        return CheckpointCopy(
             self.old, new, boundary, without=tuple(self.sources), keeps=False, verb="import"
         )

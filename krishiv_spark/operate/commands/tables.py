@@ -1,0 +1,251 @@
+"""``krishiv-spark parquet`` and ``iceberg``: maintenance of tables."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from krishiv_spark.operate.commands.common import (
+    DRY_RUN,
+    OLDER_THAN,
+    STORAGE,
+    clear,
+    name_and_value,
+    say,
+    say_lines,
+    seconds,
+    storage_of,
+)
+from krishiv_spark.storage import StoreUrl
+from krishiv_spark.storage.paths import url_scheme
+
+__all__ = ["iceberg", "parquet", "skipped", "vacuum"]
+
+
+def _placed(context: click.Context, parameter: click.Parameter, text: str) -> Path | StoreUrl:
+    """Return an existing folder of a disk, or a folder in a store."""
+    if url_scheme(text) is not None and (url := StoreUrl.parse(text)).kind != "disk":
+        return url
+    found = click.Path(exists=True, file_okay=False, path_type=Path).convert(
+        text, parameter, context
+    )
+    return Path(found)
+
+
+# A stream that runs touches its state once an hour.
+_SHORTEST_UNUSED_S = 7200.0
+
+
+def _unused_age(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> float | None:
+    """Return the age of unused state in seconds.
+
+    Raises:
+        click.BadParameter: If the state of a stream that runs may be as old.
+    """
+    if text is None:
+        return None
+    age_s = seconds(context, parameter, text)
+    if age_s < _SHORTEST_UNUSED_S:
+        raise click.BadParameter(
+            f"{text!r} is too short: a running stream updates its state once an hour and could "
+            "not continue without it. Give 2h or more"
+        )
+    return age_s
+
+
+@click.group()
+def parquet() -> None:
+    """Clean up tables of krishiv-parquet, and show skipped data."""
+
+
+_PLACE = click.argument("place", metavar="PATH", callback=_placed)
+
+
+@parquet.command()
+@_PLACE
+@STORAGE
+@click.option("--state", help="Folder of the streams' state, if the option 'stateLocation' is set.")
+def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -> None:
+    """Show the data that streams skipped while they read files in PATH, with the reasons."""
+    from krishiv_spark.parquet.layout import SOURCES
+    from krishiv_spark.sources.parquet.offset_store import all_skipped_ranges
+
+    usual = place if isinstance(place, StoreUrl) else StoreUrl.parse(str(place.absolute()))
+    lines = []
+    with suppress(FileNotFoundError):
+        where = usual / SOURCES if state is None else StoreUrl.parse(state)
+        for stream, skip in all_skipped_ranges(where, storage_of(given).also_at(where)):
+            of_file = f"{skip.path}, bytes {skip.start} to {skip.end}"
+            lines.append(f"stream {stream}: {of_file}: after {skip.rows} rows: {skip.reason}")
+    say_lines(lines, f"no skipped data is recorded for {place}")
+
+
+@parquet.command()
+@_PLACE
+@STORAGE
+@OLDER_THAN
+@click.option(
+    "--source-state",
+    "unused_s",
+    metavar="AGE",
+    callback=_unused_age,
+    help="Also remove the state of streams that read PATH and have not run for this long, such "
+    "as 90d. They cannot continue afterwards. Minimum: 2h.",
+)
+@click.option(
+    "--epoch-log",
+    "epoch_logs",
+    multiple=True,
+    help="Location of the epoch logs of the table's queries, if they are in another store than "
+    "the table: the value of a query's option 'epochLog', or the folder 'krishiv' in a "
+    "checkpoint. Staged files of a query are kept if its log is not found.",
+)
+@DRY_RUN
+def vacuum(  # noqa: PLR0913  click gives each option by its name
+    place: Path | StoreUrl,
+    given: tuple[str, ...],
+    guard_s: float,
+    unused_s: float | None,
+    epoch_logs: tuple[str, ...],
+    *,
+    dry_run: bool,
+) -> None:
+    """Remove files that failed attempts left in the table at PATH, a folder or a URL."""
+    if isinstance(place, Path):
+        _vacuum_disk(place, given, guard_s, unused_s, epoch_logs, dry_run=dry_run)
+    else:
+        _vacuum_store(place, given, guard_s, epoch_logs, dry_run=dry_run)
+
+
+def _vacuum_store(
+    url: StoreUrl,
+    given: tuple[str, ...],
+    guard_s: float,
+    epoch_logs: tuple[str, ...],
+    *,
+    dry_run: bool,
+) -> None:
+    from krishiv_spark.sinks.parquet.store_table import StoreTable
+    from krishiv_spark.sinks.parquet.vacuum import find_store_orphans
+
+    table = StoreTable(url, storage_of(given).also_at(url))
+    found = find_store_orphans(table, guard_s, epoch_logs)
+    clear(found, lambda orphan: orphan.remove(), dry_run=dry_run)
+
+
+def _vacuum_disk(  # noqa: PLR0913  as `vacuum`
+    path: Path,
+    given: tuple[str, ...],
+    guard_s: float,
+    unused_s: float | None,
+    epoch_logs: tuple[str, ...],
+    *,
+    dry_run: bool,
+) -> None:
+    from krishiv_spark.parquet.table_logs import find_table_logs
+    from krishiv_spark.sinks.parquet.vacuum import find_orphans, find_unused_state, remove_orphan
+
+    if next(find_table_logs(path), None) is None:
+        say(f"no query keeps its epoch log in {path}: no staged file can be identified as orphaned")
+    found = find_orphans(path.absolute(), guard_s, epoch_logs, storage_of(given))
+    if unused_s is not None:
+        found = itertools.chain(found, find_unused_state(path.absolute(), unused_s))
+    clear(found, remove_orphan, dry_run=dry_run)
+
+
+@click.group()
+def iceberg() -> None:
+    """Clean up and move tables of krishiv-iceberg."""
+
+
+@iceberg.command("vacuum")
+@click.argument("table")
+@click.option("--warehouse", help="Value of the query's option warehouse.")
+@click.option(
+    "-o",
+    "--option",
+    "given",
+    multiple=True,
+    help="Further options of the query, each as name=value.",
+)
+@click.option(
+    "--foreign-names",
+    is_flag=True,
+    help="Also remove files whose names do not contain the table's id: files of other programs, "
+    "and files that krishiv-spark wrote before it put the id into names. Use this only if "
+    "no other table has files in these folders.",
+)
+@click.option(
+    "--unfinished",
+    is_flag=True,
+    help="Also remove files of epochs that a krishiv-fanout query has not finished. Use this "
+    "only if no such query will start again: it would be blocked.",
+)
+@click.option(
+    "--other-lines",
+    is_flag=True,
+    help="Also remove files of table versions that the catalog does not have. Use this only if "
+    "no other catalog has the table, as after a catalog was restored.",
+)
+@OLDER_THAN
+@DRY_RUN
+def iceberg_vacuum(  # noqa: PLR0913  one for each option of the command
+    table: str,
+    guard_s: float,
+    *,
+    foreign_names: bool,
+    unfinished: bool,
+    other_lines: bool,
+    dry_run: bool,
+    **place: Any,
+) -> None:
+    """Remove files in the folders of TABLE that no snapshot refers to."""
+    from krishiv_spark.iceberg.options import FORMAT
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+    from krishiv_spark.sinks.iceberg.orphans import find_orphans, make_deleter
+
+    given = dict(map(name_and_value, place["given"]))
+    warehouse = {"warehouse": place["warehouse"]} if place["warehouse"] else {}
+    options = IcebergSinkOptions.parse({"table": table, **warehouse, **given}, FORMAT)
+    found = find_orphans(
+        options,
+        guard_s,
+        foreign_names=foreign_names,
+        unfinished=unfinished,
+        other_lines=other_lines,
+    )
+    clear(found.files, make_deleter(options), dry_run=dry_run)
+    if found.foreign:
+        say(f"{found.foreign} files kept whose names do not contain this table's id: see --help")
+    if found.unfinished:
+        say(
+            f"{found.unfinished} files kept of epochs that a krishiv-fanout query may not have "
+            "finished: its next start finishes them. See --help"
+        )
+
+
+@iceberg.command("relocate")
+@click.argument("old")
+@click.argument("new")
+@click.option(
+    "--copy",
+    is_flag=True,
+    help="Keep the old warehouse. The tables of the new one get new UUIDs.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the tables without changing anything.")
+def iceberg_relocate(old: str, new: str, *, copy: bool, dry_run: bool) -> None:
+    """Move the warehouse OLD of an embedded catalog to the folder NEW.
+
+    If NEW already has a catalog, because the files were moved or copied there, only the paths in
+    its catalog and metadata change. Stop the queries that write to the warehouse first. If the
+    command is interrupted, run it again to complete it.
+    """
+    from krishiv_spark.iceberg.relocation.warehouse import relocate
+
+    relocate(old, new, copy=copy, dry_run=dry_run, say=say)

@@ -1,0 +1,439 @@
+"""The state of a query in its checkpoint, its epoch log and its table, whether it runs or not.
+
+Nothing is changed. `NextStart` describes what the next start of the query would do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from typing_extensions import Self
+
+from krishiv_spark.errors import CheckpointMismatch, KrishivError, OptionError
+from krishiv_spark.offsets import State, open_log
+from krishiv_spark.operate.inspection.positions import describe_position
+from krishiv_spark.operate.moving.boundaries import is_incomplete_marker
+from krishiv_spark.parquet.layout import log_within
+from krishiv_spark.sinks.numbered import RECORD_SUFFIX
+from krishiv_spark.spark.checkpoint import KRISHIV, QUERY_ID_FILE, TARGET_FILES, SparkCheckpoint
+from krishiv_spark.spark.offset_log import OffsetSeq
+from krishiv_spark.storage import Storage, StoreUrl
+from krishiv_spark.storage.files import StoredEntry
+
+__all__ = [
+    "CheckpointStatus",
+    "EpochStatus",
+    "LogStatus",
+    "TableStatus",
+    "inspect_checkpoint",
+    "inspect_table",
+    "list_file_sizes",
+    "locate_log",
+    "read_epoch_status",
+]
+
+
+_NAMES = {"table", "iceberg.table", "warehouse", "iceberg.warehouse"}
+_CATALOG = "catalog."
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """What a table says of a query.
+
+    Attributes:
+        name: As its options have it.
+        is_there: Whether there is one; the first epoch may make it.
+        snapshot: Id of its newest snapshot; None for none.
+        held: The newest epoch of the query that it holds; None for none.
+        unknown: Why it could not be asked; None if it could.
+    """
+
+    name: str
+    is_there: bool = False
+    snapshot: int | None = None
+    held: int | None = None
+    unknown: str | None = None
+
+
+def inspect_table(given: Mapping[str, str], query: str) -> TableStatus | None:
+    """Ask the catalog and the table. Any process that reaches them; changes nothing.
+
+    Args:
+        given: Options of a sink, and maybe of a source.
+        query: Id of the query.
+
+    Returns:
+        None if the options name no table of Iceberg.
+
+    Raises:
+        OptionError: If an option is wrong.
+        SinkError: If the mark is no number: somebody has changed it.
+    """
+    if not any(key.lower() in _NAMES or key.lower().startswith(_CATALOG) for key in given):
+        return None
+    from krishiv_spark.sinks.iceberg.epoch_properties import read_committed_epoch
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+    from krishiv_spark.sinks.iceberg.table_setup import find_table
+
+    options = IcebergSinkOptions.parse(IcebergSinkOptions.among(given), "krishiv-spark status")
+    try:
+        table = find_table(options)
+    except KrishivError as error:
+        if isinstance(error, ValueError):  # an option
+            raise
+        return TableStatus(options.table_name, unknown=str(error))
+    if table is None:
+        return TableStatus(options.table_name)
+    newest = table.metadata.current_snapshot_id
+    mark = read_committed_epoch(table.metadata, query)
+    held = None if mark is None else mark.epoch
+    return TableStatus(options.table_name, is_there=True, snapshot=newest, held=held)
+
+
+class _Epoch(Protocol):
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class NextStart:
+    """What is known of a query before it starts.
+
+    Attributes:
+        planned: The newest epoch that Spark has planned; -1 before the first.
+        is_over: Whether Spark has written down that it is over; so it is before the first.
+        held: The newest epoch that its target holds; -1 for none.
+        told_by: What says so: "log" or "table"; None if neither was found.
+        open_epoch: The epoch of an intent that may not be finished; None for none.
+    """
+
+    planned: int
+    is_over: bool
+    held: int
+    told_by: str | None
+    open_epoch: int | None
+
+    @classmethod
+    def of(
+        cls,
+        newest: _Epoch | None,
+        held: int | None = None,
+        told_by: str | None = None,
+        open_epoch: int | None = None,
+    ) -> Self:
+        """Return the next start for what was found; None stands for nothing found."""
+        planned, is_over = (-1, True) if newest is None else (newest.epoch, newest.is_over)
+        return cls(planned, is_over, -1 if held is None else held, told_by, open_epoch)
+
+    def words(self, left: Sequence[str] = ()) -> str:
+        """Return a description of what the next start would do.
+
+        Args:
+            left: Files among Spark's offsets before it has planned an epoch.
+        """
+        if self.held > self.planned:
+            return self._refusal()
+        if self.planned < 0:
+            return _first(left)
+        if self.is_over:
+            finishes = "" if self.open_epoch is None else (
+                f"makes sure that epoch {self.open_epoch} is visible, then "
+            )  # fmt: skip
+            return (
+                f"{finishes}plans epoch {self.planned + 1}, from where epoch {self.planned} ended"
+            )
+        if self.held == self.planned:
+            return (
+                f"finishes epoch {self.planned}, which is true by the {self.told_by}, and stages "
+                "nothing again"
+            )
+        unless = "" if self.told_by else (
+            ", unless its target has it already: give its location, or the options of its sink"
+        )  # fmt: skip
+        return f"runs epoch {self.planned} again, with the same rows of its sources{unless}"
+
+    def _refusal(self) -> str:
+        """Return the refusal for a target ahead of its checkpoint, as after a restored copy."""
+        known = f"only epochs up to {self.planned}" if self.planned >= 0 else "no epoch"
+        return (
+            f"is refused (CheckpointMismatch), unless it plans the very same rows: the "
+            f"{self.told_by} holds epoch {self.held}, and the checkpoint has planned {known}"
+        )
+
+
+def _first(left: Sequence[str]) -> str:
+    if left:
+        return (
+            f"is refused by Spark 4.1 and later, since offsets/ has {left[0]}, which a driver that "
+            "ended while it planned epoch 0 has left: no row was written yet; remove what is in "
+            "offsets/, or set spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart=false"
+        )
+    return "plans epoch 0, from the start that the options of its sources specify"
+
+
+_log = logging.getLogger(__name__)
+
+_LOOKS = 5
+"""At most, at a query that goes on meanwhile."""
+
+
+@dataclass(frozen=True)
+class EpochStatus:
+    """Return what Spark recorded for an epoch.
+
+    Attributes:
+        epoch: Spark's batch id.
+        is_over: Whether Spark has written down that it is over.
+        planned_ms: When it was planned, milliseconds since 1970 UTC; None if Spark does not say.
+        sources: Where each source stands at its end, by name or place, in words.
+        offsets: The same as Spark keeps it.
+        watermark_ms: Spark's own watermark at its beginning; None if there is none.
+        source_watermarks_ms: Those of sources of ours at its end.
+    """
+
+    epoch: int
+    is_over: bool
+    planned_ms: int | None
+    sources: Mapping[str, str]
+    offsets: Mapping[str, str]
+    watermark_ms: int | None
+    source_watermarks_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LogStatus:
+    """What an epoch log says.
+
+    Attributes:
+        place: Where it is.
+        files: How many files it has.
+        size: Of all of them, bytes.
+        entries: Number of the newest entry.
+        held: The newest epoch that is true by it; None for none.
+        open_epoch: The epoch of an intent that may not be finished; None for none.
+        owner: Host and process of the newest owner, empty for none.
+        owner_ms: When that began, by its clock; None if the log does not say.
+        target: The external system, by its own identity, as far as the log knows it.
+    """
+
+    place: str
+    files: int
+    size: int
+    entries: int
+    held: int | None
+    open_epoch: int | None
+    owner: str
+    owner_ms: int | None
+    target: str | None
+
+
+@dataclass(frozen=True)
+class CheckpointStatus:
+    """A query, as its folders show it.
+
+    Attributes:
+        location: Of the checkpoint.
+        query: The id that Spark gave it, in `metadata`.
+        newest: The newest epoch that was planned; None before the first.
+        log: Its epoch log; None if none was found.
+        table: What its table says, of a sink without a log; None if the options name none.
+        next: What a start would do next, in words.
+        targets: What the query writes to, by output of `forEachBatchMode`; under an empty text for
+            a query with one sink. Empty if the checkpoint does not record it.
+    """
+
+    location: str
+    query: str
+    newest: EpochStatus | None
+    log: LogStatus | None
+    table: TableStatus | None
+    next: str
+    targets: Mapping[str, str] = field(default_factory=dict)
+
+
+def inspect_checkpoint(
+    checkpoint: SparkCheckpoint,
+    *,
+    table: str | None = None,
+    epoch_log: str | None = None,
+    given: Mapping[str, str] = MappingProxyType({}),
+) -> CheckpointStatus:
+    """Return the state of a query from its folders; any process that reaches them.
+
+    Args:
+        checkpoint: Of the query.
+        table: The folder of its table, if the sink is krishiv-parquet: its log is there.
+        epoch_log: The option ``epochLog`` of its sink, if it has one.
+        given: Options of its sink, which name the table of a krishiv-iceberg.
+
+    Raises:
+        OptionError: If there is no checkpoint, or an option is wrong.
+        StorageError: If a store cannot be asked.
+        LogError: If the log is damaged.
+        SinkError: If the mark in the table is none.
+    """
+    query = checkpoint.query_id()
+    place = locate_log(checkpoint, query, table, epoch_log)
+    newest, log, held = _look(checkpoint, query, place, given)
+    for _ in range(_LOOKS):
+        # A query that runs may have gone on: what was read first would not fit what came after it.
+        if _newest(checkpoint) == newest:
+            break
+        newest, log, held = _look(checkpoint, query, place, given)
+    then = _next(checkpoint, newest, log, held)
+    targets = _targets(checkpoint)
+    return CheckpointStatus(checkpoint.location, query, newest, log, held, then, targets)
+
+
+def _targets(checkpoint: SparkCheckpoint) -> dict[str, str]:
+    try:
+        found = checkpoint.recorded_targets()
+    except CheckpointMismatch as error:
+        return {"": f"not known: {error}"}
+    return {output or "": str(target) for output, target in found.items()}
+
+
+def _look(
+    checkpoint: SparkCheckpoint, query: str, place: StoreUrl, given: Mapping[str, str]
+) -> tuple[EpochStatus | None, LogStatus | None, TableStatus | None]:
+    newest = _newest(checkpoint)
+    log = _log_status(place, query, checkpoint)
+    return newest, log, inspect_table(given, query) if log is None else None
+
+
+def _newest(checkpoint: SparkCheckpoint) -> EpochStatus | None:
+    epochs = checkpoint.epochs()
+    return read_epoch_status(checkpoint, epochs[-1]) if epochs else None
+
+
+def read_epoch_status(checkpoint: SparkCheckpoint, epoch: int) -> EpochStatus:
+    """Return what Spark recorded for an epoch.
+
+    Raises:
+        OptionError: If it has not, or no longer, or not to the end.
+        StorageError: If the store cannot be asked.
+    """
+    found = checkpoint.offset_seq(epoch)
+    # A query has a source at least.
+    if found is not None and found.sources:
+        is_over = checkpoint.is_committed(epoch)
+        try:
+            return _status(epoch, found, is_over=is_over)
+        except ValueError:  # an offset that ends in the middle
+            _log.debug("epoch %d is not understood", epoch, exc_info=True)
+    kept = checkpoint.epochs()
+    if epoch in kept:
+        entry = checkpoint.folder("offsets").read(str(epoch)) or b""
+        if is_incomplete_marker(entry):
+            raise OptionError(f"{checkpoint.location} is {entry.decode().splitlines()[0]}")
+        raise OptionError(
+            f"{checkpoint.location}/offsets/{epoch} cannot be read: it was not written to its end, "
+            "or by a Spark that this version does not know"
+        )
+    which = f"{kept[0]} to {kept[-1]}" if kept else "none"
+    raise OptionError(
+        f"{checkpoint.location} does not record epoch {epoch}: it can be read of {which}"
+    )
+
+
+def _status(epoch: int, found: OffsetSeq, *, is_over: bool) -> EpochStatus:
+    planned: Any = found.metadata.get("batchTimestampMs")
+    return EpochStatus(
+        epoch=epoch,
+        is_over=is_over,
+        planned_ms=planned or None,
+        sources={name: describe_position(text) for name, text in found.sources.items()},
+        offsets=found.sources,
+        watermark_ms=found.watermark_ms,
+        source_watermarks_ms=tuple(found.source_watermarks_ms),
+    )
+
+
+def locate_log(
+    checkpoint: SparkCheckpoint, query: str, table: str | None, epoch_log: str | None
+) -> StoreUrl:
+    """Return the location of a query's epoch log; arguments as `inspect_checkpoint`."""
+    if epoch_log is not None:
+        return StoreUrl.parse(epoch_log) / query
+    if table is not None:
+        return StoreUrl.parse(table) / log_within(query)
+    return StoreUrl.parse(checkpoint.location) / KRISHIV
+
+
+def _log_status(place: StoreUrl, query: str, checkpoint: SparkCheckpoint) -> LogStatus | None:
+    storage = checkpoint.storage
+    state = open_log(str(place), query, storage).state()
+    if state.number == 0:
+        return None
+    sizes = list_file_sizes(storage, place)
+    return LogStatus(
+        place=str(place),
+        files=len(sizes),
+        size=sum(sizes),
+        entries=state.number,
+        held=state.committed_epoch,
+        open_epoch=_open_epoch(state, checkpoint),
+        owner=state.owner_writer,
+        owner_ms=state.at,
+        target=None if state.claim is None else state.claim.target,
+    )
+
+
+def list_file_sizes(storage: Storage, folder: StoreUrl) -> list[int]:
+    """Return the sizes of the files directly in a folder, bytes; empty if it does not exist.
+
+    Raises:
+        StorageError: If it cannot be listed; on a disk, OSError.
+    """
+    try:
+        found = list(storage.files(folder).entries(str(folder)))
+    except FileNotFoundError:
+        return []
+    files = (entry for entry in found if not entry.is_dir())
+    # Records lie beside a log that is in the checkpoint, and are not part of it.
+    return [_size(entry) for entry in files if not _is_record(entry.name)]
+
+
+def _is_record(name: str) -> bool:
+    is_of_query = name == QUERY_ID_FILE or TARGET_FILES.fullmatch(name) is not None
+    return is_of_query or name.endswith(RECORD_SUFFIX)
+
+
+def _size(entry: Any) -> int:
+    """Return the size of a file that a store has listed, or that is on a disk."""
+    if isinstance(entry, StoredEntry):
+        return 0 if entry.identity is None else entry.identity.size
+    try:
+        return int(entry.stat().st_size)
+    except FileNotFoundError:  # removed since
+        return 0
+
+
+def _open_epoch(state: State, checkpoint: SparkCheckpoint) -> int | None:
+    """Return the epoch of the newest intent, unless it is recorded as finished."""
+    epoch = None if state.intent is None else state.intent.epoch
+    is_noted = (state.finished_intent or 0) >= state.intent_number
+    return None if epoch is None or is_noted or checkpoint.is_committed(epoch) else epoch
+
+
+def _next(
+    checkpoint: SparkCheckpoint,
+    newest: EpochStatus | None,
+    log: LogStatus | None,
+    table: TableStatus | None,
+) -> str:
+    """Return a description of what the next start would do."""
+    left = sorted(checkpoint.folder("offsets").names()) if newest is None else []
+    if log is not None:
+        return NextStart.of(newest, log.held, "log", log.open_epoch).words(left)
+    if table is not None and table.unknown is None:
+        return NextStart.of(newest, table.held, "table").words(left)
+    return NextStart.of(newest).words(left)

@@ -1,0 +1,322 @@
+"""Positions of Spark's file source and of Iceberg's own connector, as positions of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+from krishiv_spark.errors import DataLossError, OffsetError, OptionError
+from krishiv_spark.sources.iceberg.offset import IcebergOffset, StreamingOffset
+from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
+from krishiv_spark.sources.parquet.listing import ROOT_ITSELF, FoundFile, SourcePath
+from krishiv_spark.sources.parquet.offset import ParquetOffset, ReadFileIds
+from krishiv_spark.sources.parquet.offset_store import BatchEnd, OffsetStore
+from krishiv_spark.sources.parquet.options import ParquetSourceOptions
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
+from krishiv_spark.storage import Folder, StoreUrl
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+    from krishiv_spark.sources.iceberg.history import History
+
+__all__ = [
+    "ReadFile",
+    "SparkFilePositions",
+    "SparkIcebergPosition",
+    "SparkTablePositions",
+    "list_read_files",
+    "parse_file_log_offset",
+    "parse_iceberg_position",
+]
+
+
+_NS_PER_MS = 1_000_000
+_COMPACT = ".compact"
+
+
+class ReadFile(NamedTuple):
+    """A file that Spark's source has read.
+
+    Attributes:
+        url: Its whole path, nothing in it escaped.
+        modified_ms: Time of its last modification, milliseconds since 1970 UTC.
+    """
+
+    url: str
+    modified_ms: int
+
+
+def parse_file_log_offset(text: str) -> int | None:
+    """Return the last log entry that the source has read; None for an offset of another kind."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    if isinstance(value, dict) and value.keys() == {"logOffset"}:
+        found = value["logOffset"]
+        return found if isinstance(found, int) else None
+    return None
+
+
+def list_read_files(folder: Folder, upto: int) -> list[ReadFile]:
+    """Return the files that the source has read.
+
+    Args:
+        folder: With its log, ``sources/<number>`` of a checkpoint.
+        upto: Number of the last entry that counts.
+
+    Raises:
+        OptionError: If an entry is missing, or of a form that is not known.
+    """
+    names = folder.names().keys()
+    compacted = [int(n.removesuffix(_COMPACT)) for n in names if _is_compacted(n)]
+    newest = max(compacted, default=-1)
+    wanted = [] if newest < 0 else [f"{newest}{_COMPACT}"]
+    # A compacted entry has all before it, and says of each file of which entry it is.
+    wanted += [str(number) for number in range(newest + 1, upto + 1)]
+    found = []
+    for name, data in zip(wanted, folder.read_each(wanted), strict=True):
+        if data is None:
+            raise OptionError(
+                f"{folder}/{name}, which records the files that were read, is missing"
+            )
+        found += [
+            file for entry, file in _entries(data.decode(), f"{folder}/{name}") if entry <= upto
+        ]
+    return found
+
+
+def _is_compacted(name: str) -> bool:
+    return name.endswith(_COMPACT) and name.removesuffix(_COMPACT).isdecimal()
+
+
+def _entries(text: str, place: str) -> Iterator[tuple[int, ReadFile]]:
+    version, *lines = text.removesuffix("\n").split("\n")
+    if version != "v1":
+        raise OptionError(f"{place} has the form {version[:20]!r}, which is not known: upgrade")
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            # ``SparkPath.urlEncoded``
+            file = ReadFile(unquote(str(entry["path"])), int(entry["timestamp"]))
+            yield int(entry["batchId"]), file
+        except (ValueError, LookupError, TypeError) as error:
+            raise OptionError(f"{place} is damaged: {error}") from error
+
+
+@dataclass(frozen=True)
+class SparkFilePositions:
+    """Makes our positions of Spark's.
+
+    Attributes:
+        old: The checkpoint of Spark's query.
+        options: Of the ``krishiv-parquet`` source that will go on.
+    """
+
+    old: SparkCheckpoint
+    options: Mapping[str, str]
+
+    @cached_property
+    def _parsed(self) -> ParquetSourceOptions:
+        return ParquetSourceOptions.parse(dict(self.options), "krishiv-parquet")
+
+    @cached_property
+    def _place(self) -> SourcePath:
+        return SourcePath.parse(self._parsed.path, self._parsed.storage)
+
+    def check_listed(self) -> None:
+        """Refuse a folder that Spark's source does not list, but reads the log of.
+
+        Raises:
+            OptionError: If it is one.
+        """
+        if self._place.has_sink_log():
+            raise OptionError(
+                f"{self._place.root} was written by Spark's own file sink: its _spark_metadata "
+                "lists the valid files, and krishiv-parquet would read files of failed tasks "
+                "as well, whose rows are there twice. Continue with Spark's source, or have "
+                "krishiv-parquet write that folder"
+            )
+
+    def found(self, source: str, upto: int) -> list[FoundFile]:
+        """Return the files that were read, as krishiv-parquet's source names them.
+
+        Args:
+            source: Name or place of Spark's source.
+            upto: See `list_read_files`.
+
+        Raises:
+            OptionError: As `list_read_files`; or if one is not where the options look for files.
+        """
+        read = list_read_files(self.old.folder(f"sources/{source}"), upto)
+        return [
+            FoundFile(self._relative(file.url), 0, file.modified_ms * _NS_PER_MS) for file in read
+        ]
+
+    def _relative(self, text: str) -> str:
+        url, root = StoreUrl.parse(text), StoreUrl.parse(self._place.root)
+        folder = f"{root.path.rstrip('/')}/" if root.path else ""
+        same_store = (url.kind, url.authority) == (root.kind, root.authority)
+        if same_store and url.path == root.path:
+            return ROOT_ITSELF
+        if not same_store or not url.path.startswith(folder):
+            raise OptionError(
+                f"the old query has read {text}, which is not below {self._place.root}: give the "
+                "'path' that it was given, -o path=..."
+            )
+        return url.path.removeprefix(folder)
+
+    def position(self, source: str, upto: int) -> ParquetOffset:
+        """Return the position of krishiv-parquet's source after the same files; write its state.
+
+        Raises:
+            OptionError: As `found`; or if there are too many for an offset, and state cannot be
+                kept.
+        """
+        store = OffsetStore(self._parsed.state_location_of(self._place), bounded=True)
+        files = self.found(source, upto)
+        # Without a newest time: no file that the old query has left is too old for the new one.
+        end = BatchEnd((), ReadFileIds().union(files), {}, None)
+        offset, _ = store.make_offset(ParquetOffset(), end, lambda: [file.path for file in files])
+        return offset.model_copy(update={"root": self._place.root})
+
+
+_KEYS = {"version", "snapshot_id", "position", "scan_all_files"}
+_BEFORE_ALL = -1
+
+
+class SparkIcebergPosition(NamedTuple):
+    """A position of Iceberg's connector (its ``StreamingOffset``).
+
+    Attributes:
+        snapshot: That was read last, wholly or in part; -1 before the first.
+        position: How many of its files were read.
+        scan: Whether the files are all that are in the table then, and not those that it added.
+    """
+
+    snapshot: int
+    position: int
+    scan: bool
+
+
+def parse_iceberg_position(text: str) -> SparkIcebergPosition | None:
+    """Return the position of an offset; None if it is another source's."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(value, dict) or value.keys() != _KEYS or value["version"] != 1:
+        return None
+    return SparkIcebergPosition(value["snapshot_id"], value["position"], value["scan_all_files"])
+
+
+@dataclass(frozen=True)
+class SparkTablePositions:
+    """Makes our positions in a table of those of Iceberg's connector.
+
+    Attributes:
+        options: Of the ``krishiv-iceberg`` source that will go on.
+    """
+
+    options: Mapping[str, str] = field(repr=False)
+
+    @cached_property
+    def _parsed(self) -> IcebergSourceOptions:
+        return IcebergSourceOptions.parse(dict(self.options), "krishiv-iceberg")
+
+    @cached_property
+    def _table(self) -> Table:
+        from krishiv_spark.iceberg.catalogs import open_table
+
+        return open_table(self._parsed)
+
+    @cached_property
+    def _history(self) -> History:
+        from krishiv_spark.sources.iceberg.history import History
+
+        return History.of_branch(self._parsed.table_name, self._table.metadata, self._parsed.branch)
+
+    def offset(self, spot: SparkIcebergPosition) -> IcebergOffset:
+        """Return krishiv-iceberg's offset at the same position.
+
+        Raises:
+            DataLossError: If the table does not have the snapshot any more.
+            OffsetError: If nothing was read yet.
+        """
+        if spot.snapshot == _BEFORE_ALL:
+            raise OffsetError(
+                "the old query has read nothing yet: start with an empty checkpoint, with the "
+                "options that specify where it starts"
+            )
+        snapshot = self._history.find(spot.snapshot)
+        if snapshot is None:
+            raise DataLossError(
+                f"snapshot {spot.snapshot}, up to which the old query has read, is not in the "
+                f"history of {self._parsed.table_name}; {self._history.describe_available()}"
+            )
+        place = self._place(spot, snapshot)
+        return IcebergOffset(table=str(self._table.metadata.table_uuid), spot=place)
+
+    def _place(self, spot: SparkIcebergPosition, snapshot: Snapshot) -> StreamingOffset:
+        from krishiv_spark.sources.iceberg.offset import end_of_snapshot
+
+        read, count = self._files_read(spot, snapshot)
+        if read == count:
+            return end_of_snapshot(snapshot)
+        if read == 0 and not spot.scan:
+            return self._before(snapshot)
+        return end_of_snapshot(snapshot).model_copy(update={"file": read, "scan": spot.scan})
+
+    def _files_read(self, spot: SparkIcebergPosition, snapshot: Snapshot) -> tuple[int, int]:
+        """Return how many files of a snapshot were read, as our source counts, and their number.
+
+        Both count in the order of the manifests (``MicroBatches``, `plan_files`). Iceberg's
+        connector begins each one with the number of files in those before, also of files that it
+        does not read, since an earlier snapshot has added them.
+
+        Raises:
+            OffsetError: If it depends on the version of the connector which files were read.
+        """
+        from krishiv_spark.iceberg.planning import (
+            count_listed_files,
+            explain_metadata_errors,
+            list_data_entries,
+            list_data_manifests,
+        )
+
+        begin = read = count = 0
+        with explain_metadata_errors(snapshot):
+            for manifest in list_data_manifests(self._table, snapshot, scan=spot.scan):
+                files = len(list_data_entries(self._table, snapshot, manifest, scan=spot.scan))
+                listed = count_listed_files(manifest)
+                if spot.scan and manifest.deleted_files_count:
+                    self._check_removed(spot, begin + listed + manifest.deleted_files_count)
+                read += min(files, max(0, spot.position - begin))
+                count += files
+                begin += listed
+        return read, count
+
+    def _check_removed(self, spot: SparkIcebergPosition, end: int) -> None:
+        """Refuse a position whose meaning depends on the version: some count removed files."""
+        if 0 < spot.position < end:
+            raise OffsetError(
+                f"the old query is at file {spot.position} of all files of snapshot "
+                f"{spot.snapshot}, which has removed files too, and whether these are counted "
+                "depends on the version of Iceberg: let it read on to the next snapshot first"
+            )
+
+    def _before(self, snapshot: Snapshot) -> StreamingOffset:
+        """Return the position after the previous snapshot, since each position has one text."""
+        from krishiv_spark.sources.iceberg.offset import end_of_snapshot
+
+        parent = self._history.find(snapshot.parent_snapshot_id)
+        if parent is not None:
+            return end_of_snapshot(parent)
+        before = snapshot.parent_snapshot_id
+        return StreamingOffset() if before is None else StreamingOffset(snapshot=before)
