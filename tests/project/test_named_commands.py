@@ -144,10 +144,10 @@ def command_of(path: str) -> click.Command:
 def test_commands_are_found_where_they_are_named():
     named = {(where, path) for where, path, _ in FOUND}
     assert {
-        ("history.py", "log adopt"),
+        ("log_checks.py", "log adopt"),
         ("store_table.py", "log resolve"),
-        ("committed_batches.py", "checkpoint rewind"),
-        ("identity.py", "checkpoint rewind"),
+        ("numbered.py", "checkpoint rewind"),
+        ("epoch_checks.py", "checkpoint rewind"),
         ("checkpoint.py", "checkpoint copy"),
         ("recovery.md", "log adopt"),
         ("moving.md", "log resolve"),
