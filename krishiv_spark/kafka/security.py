@@ -1,7 +1,7 @@
-"""Settings that decide how a connection is secured: each has to be one that means something.
+"""The settings of TLS and SASL, each checked for a known value.
 
-kafka-python takes any text, and falls back to clear text, no login and no checks of names where it
-does not know it.
+kafka-python accepts any text, and treats an unknown one as clear text, no login, or no check of
+host names.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from krishiv_spark.runtime.once import warn_once
 __all__ = [
     "MECHANISMS",
     "PROTOCOLS",
+    "check_pem",
     "check_security",
-    "checks_names",
-    "file_name",
-    "login",
-    "mechanism",
-    "one_of",
-    "pem",
-    "pem_file",
+    "parse_file_name",
+    "parse_host_check",
+    "parse_login",
+    "parse_mechanism",
+    "parse_one_of",
+    "parse_pem_file",
     "warn_of_clear_login",
 ]
 
@@ -39,7 +39,7 @@ _BY_PASSWORD = {
 }
 MECHANISMS = (*_BY_PASSWORD, "GSSAPI", "AWS_MSK_IAM")
 _CLEAR = frozenset({"PLAIN", "AWS_MSK_IAM"})
-"""Mechanisms that send what a listener can log in with; SCRAM and GSSAPI do not."""
+"""Mechanisms whose messages allow a listener to log in; SCRAM and GSSAPI do not."""
 _PEM_ONLY = (
     "only PEM files can be read here: convert the store (keytool, openssl) and name the file"
 )
@@ -47,15 +47,15 @@ _MODULES = re.compile(r"\.(PlainLoginModule|ScramLoginModule)\s")
 _JAAS = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;]+))""")
 
 
-def one_of(known: Collection[str], *, upper: bool = False) -> Callable[[str], str]:
-    """A reading of one of several words, with white space around it.
+def parse_one_of(known: Collection[str], *, upper: bool = False) -> Callable[[str], str]:
+    """Return a parser of one of several words, with white space around it.
 
     Args:
-        known: The words that are taken, as kafka-python spells them.
-        upper: Whether they are written in capitals, however the user writes them.
+        known: The accepted words, as kafka-python spells them.
+        upper: True to accept other cases of capital words.
     """
 
-    def read(text: str) -> str:
+    def parse(text: str) -> str:
         word = text.strip().upper() if upper else text.strip()
         if word not in known:
             near = suggest(word, known)
@@ -63,47 +63,47 @@ def one_of(known: Collection[str], *, upper: bool = False) -> Callable[[str], st
             raise ValueError(f"{text!r} is not known: {hint}There are {', '.join(known)}")
         return word
 
-    return read
+    return parse
 
 
-def mechanism(text: str) -> str:
-    """A mechanism of SASL that works here."""
+def parse_mechanism(text: str) -> str:
+    """Parse a mechanism of SASL that works here."""
     if text.strip().upper() == "OAUTHBEARER":
         raise ValueError("OAUTHBEARER needs a class that gets tokens, and none can be given here")
-    return one_of(MECHANISMS, upper=True)(text)
+    return parse_one_of(MECHANISMS, upper=True)(text)
 
 
-def checks_names(text: str) -> bool:
-    """Whether the certificate has to name the host: "https", or nothing for no."""
+def parse_host_check(text: str) -> bool:
+    """Return True if the certificate must name the host: "https"; an empty text means no."""
     word = text.strip().lower()
     if word not in {"https", ""}:
         raise ValueError(f"{text!r} is not known: there are 'https', and '' for no check of names")
     return word == "https"
 
 
-def pem(text: str) -> None:
-    """The one type of store that can be read."""
+def check_pem(text: str) -> None:
+    """Check that a store is of the only supported type."""
     if text.strip().upper() != "PEM":
         raise ValueError(_PEM_ONLY)
 
 
-def file_name(text: str) -> str:
-    """The name of a file."""
+def parse_file_name(text: str) -> str:
+    """Parse the name of a file."""
     if not text.strip():
         raise ValueError("the name of a file is needed")
     return text.strip()
 
 
-def pem_file(text: str) -> str:
-    """The name of a file that may be one."""
-    name = file_name(text)
+def parse_pem_file(text: str) -> str:
+    """Parse the name of a file that may be a PEM file."""
+    name = parse_file_name(text)
     if name.lower().endswith((".jks", ".p12", ".pfx")):
         raise ValueError(_PEM_ONLY)
     return name
 
 
-def login(text: str) -> dict[str, str]:
-    """User and password out of the configuration of a Java login module."""
+def parse_login(text: str) -> dict[str, str]:
+    """Return user and password of the configuration of a Java login module."""
     found = {match[1]: next(filter(None, match.groups()[1:]), "") for match in _JAAS.finditer(text)}
     if not _MODULES.search(text) or found.keys() != {"username", "password"}:
         raise ValueError(
@@ -115,14 +115,14 @@ def login(text: str) -> dict[str, str]:
 
 
 def check_security(given: Mapping[str, str], values: Mapping[str, Any]) -> None:
-    """Refuse settings of which the protocol would make nothing, and logins that lack something.
+    """Refuse settings that have no effect under the protocol, and incomplete logins.
 
     Args:
         given: The settings as the user gave them.
         values: The same for kafka-python.
 
     Raises:
-        ValueError: If a setting is in vain, or missing.
+        ValueError: If a setting has no effect, or is missing.
     """
     protocol = values.get("security_protocol", "PLAINTEXT")
     for start, word in (("ssl.", "SSL"), ("sasl.", "SASL")):

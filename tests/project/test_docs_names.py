@@ -36,7 +36,7 @@ PATH = re.compile(r"[\w/.-]+\.(?:py|tla)")
 
 PACKAGE = ("krishiv_spark", "offsets", "sinks", "sources")
 BESIDE = ("tests/support", "benchmarks", "examples")
-LIBRARIES = ("pyspark", "pyarrow", "pyiceberg", "pydantic")
+LIBRARIES = ("pyspark", "pyarrow", "pyiceberg", "pydantic", "kafka")
 ELSEWHERE = {
     "the class names of Spark in Scala and Java": {
         "ManifestFileCommitProtocol", "MicroBatchExecution", "PythonWriteBuilder",
@@ -56,6 +56,11 @@ ELSEWHERE = {
         "credential_process", "endpoint_url", "tcp_user_timeout", "Authorization", "Bearer",
     },
     "the sinks of Flink": {"FileSink", "KafkaSink"},
+    "names that kafka-python may get, and attributes and methods that it has": {
+        "EncodedRequest", "KafkaConnectionManager.add_connection", "KafkaConnectionManager.detach",
+        "_io_thread", "_auth_failures", "_sock_recv", "_rbuffer", "_conns", "_reauth", "_read_task",
+        "get_response_class", "recv_into", "close_if_silent",
+    },
     "isolation levels of Kafka": {"read_committed", "read_uncommitted"},
     "texts of JSON": {"Infinity", "NaN"},
     "data sources that others have published": {

@@ -1,4 +1,4 @@
-"""One broker from Kafka's jars: a process that is started, killed, and started again."""
+"""A broker from Kafka's jars: a process that can be killed and started again."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ echo $broker
 wait $broker
 kill $watcher
 """
-"""Ends with the broker, and the broker ends when the input ends: also if its reader is killed."""
+"""A shell that ends the broker when its own input ends, so also when its parent is killed."""
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Where a broker listens on loopback.
+    """The ports of a broker on loopback.
 
     Attributes:
-        clients: For clients and other brokers.
-        controllers: For the quorum of controllers.
-        secure: For clients with TLS and SASL; 0 for nowhere.
+        clients: Port for clients and other brokers.
+        controllers: Port for the quorum of controllers.
+        secure: Port for clients with TLS and SASL; 0 for none.
     """
 
     clients: int
     controllers: int
     secure: int = 0
 
-    def listeners(self) -> dict[str, str]:
-        """Where it listens, by the listener's name."""
+    def list_listeners(self) -> dict[str, str]:
+        """Return the addresses by the listener's name."""
         known = {"CLIENT": self.clients, "CONTROLLER": self.controllers, "SECURE": self.secure}
         return {name: f"{name}://127.0.0.1:{port}" for name, port in known.items() if port}
 
@@ -53,16 +53,16 @@ class Broker:
     """A broker that is a controller too (KRaft, ``process.roles=broker,controller``).
 
     Attributes:
-        number: Its node id, from 1.
-        version: Of Kafka's release, such as "4.3.0".
-        pid: Of the process that was started last.
+        number: Node id, from 1.
+        version: Version of Kafka, such as "4.3.0".
+        pid: Process id of the newest process.
 
     Args:
-        number: Its node id, from 1.
-        ports: Where each broker of the cluster listens, by order of the node id.
-        folder: Its own folder, for data, properties and log.
-        settings: More server properties; they override the ones made here.
-        version: Of Kafka's release, such as "4.3.0"; its jars are downloaded once.
+        number: Node id, from 1.
+        ports: Ports of each broker of the cluster, in the order of the node ids.
+        folder: A separate folder for data, properties and log.
+        settings: Other server properties, which override those set here.
+        version: Version of Kafka, such as "4.3.0"; its jars are downloaded once.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Broker:
         self._keeper: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start it; it is ready some seconds later."""
+        """Start the process, which is ready some seconds later."""
         program = _kafka(self.version, "kafka.Kafka", str(self.properties))
         self._keeper = subprocess.Popen(  # noqa: S603  Java, with Kafka's jars
             ["/bin/sh", "-c", _KEEPER, "keeper", java(), *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # what the shell says of the process that it killed
+            stderr=subprocess.DEVNULL,  # the shell's message about the killed process
             text=True,
             env={**os.environ, "LOG": str(self.folder / "server.log")},
             start_new_session=True,
@@ -99,42 +99,42 @@ class Broker:
         self.pid = int(self._keeper.stdout.readline()) if self._keeper.stdout else 0
 
     def pause(self) -> None:
-        """Stop it in its tracks, until `resume` (SIGSTOP)."""
+        """Stop the process until `resume` (SIGSTOP)."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Continue the process (SIGCONT)."""
         os.kill(self.pid, signal.SIGCONT)
 
     def is_alive(self) -> bool:
-        """Whether its process runs."""
+        """Return True if the process runs."""
         return self._keeper is not None and self._keeper.poll() is None
 
     def kill(self) -> None:
-        """``kill -9``, if it runs. What was forked since may hold its input open."""
+        """Kill the process, if it runs (SIGKILL). A later fork may keep its input open."""
         if self._keeper is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             self._keeper.communicate()
             self._keeper = None
 
-    def said(self) -> str:
-        """The end of its log."""
+    def read_log_end(self) -> str:
+        """Return the end of the log."""
         log = self.folder / "server.log"
         lines = log.read_text(errors="replace").splitlines() if log.exists() else []
         return "\n".join(lines[-20:])
 
 
 def format_storage(brokers: Sequence[Broker], cluster: str, *more: str) -> None:
-    """Make new storage of one cluster (``kafka-storage.sh format``).
+    """Create the storage of a new cluster (``kafka-storage.sh format``).
 
     Args:
         brokers: All of its brokers.
-        cluster: Its id, a new one.
-        more: More arguments, the same for each broker.
+        cluster: Its new id.
+        more: Other arguments, the same for each broker.
 
     Raises:
-        KrishivError: If the properties are refused, with what is wrong.
+        KrishivError: If the properties are refused, with the reason.
     """
     for broker in brokers:
         given = ("format", "-t", cluster, "-c", str(broker.properties), *more)
@@ -144,7 +144,7 @@ def format_storage(brokers: Sequence[Broker], cluster: str, *more: str) -> None:
 
 
 def kafka_jars(version: str = KAFKA_VERSION) -> Path:
-    """The folder with the jars of a broker; the first call downloads 44 MB from Maven Central.
+    """Return the folder with a broker's jars; the first call downloads 44 MB from Maven Central.
 
     Args:
         version: Of Kafka's release, such as "4.3.0".
@@ -175,7 +175,7 @@ def _properties(number: int, ports: Sequence[Ports], folder: Path) -> dict[str, 
         "node.id": str(number),
         "controller.quorum.voters": ",".join(voters),
         "controller.listener.names": "CONTROLLER",
-        "listeners": ",".join(own.listeners().values()),
+        "listeners": ",".join(own.list_listeners().values()),
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
         "inter.broker.listener.name": "CLIENT",
         "log.dirs": str(folder / "data"),

@@ -1,4 +1,4 @@
-"""A cluster from wherever one can be had."""
+"""A cluster: one that runs already, in a container, or of processes from Kafka's jars."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from krishiv_spark.runtime.retry import Backoff
 __all__ = ["Cluster", "free_ports", "new_cluster_id", "open_cluster"]
 
 _READY_S = 60
-# An attempt gives up soon: `Cluster.wait` makes the next one.
+# An attempt has a short time limit: `Cluster.wait` makes the next one.
 _LIMITS = {"default.api.timeout.ms": "2000", "request.timeout.ms": "2000"}
 _VARIABLE = "KRISHIV_TEST_KAFKA"
 
 _PORTS = range(10_000, 32_768)
-"""Below those that kernels give to connections: a broker that was killed comes back at its port."""
+"""Below the ports that kernels assign to connections: a killed broker gets its port again."""
 
 _dice = random.SystemRandom()
-"""Of no seed, or tests side by side would all draw the same ports."""
+"""Without a seed, or parallel tests would all draw the same ports."""
 
 
 class _NotReadyError(Exception):
@@ -46,13 +46,13 @@ class _NotReadyError(Exception):
 
 @dataclass(frozen=True)
 class Cluster:
-    """Brokers that answer.
+    """A running cluster.
 
     Attributes:
-        bootstrap: For ``bootstrap.servers``.
-        origin: Where they come from, for people.
-        brokers: The processes, if they are ours: they can be killed.
-        secure: The other way in, through TLS and SASL, if it was asked for.
+        bootstrap: Value for ``bootstrap.servers``.
+        origin: Origin of the brokers, for messages.
+        brokers: The broker processes that this package started; they can be killed.
+        secure: The listener with TLS and SASL, if it was requested.
     """
 
     bootstrap: str
@@ -64,21 +64,21 @@ class Cluster:
         """Wait until all brokers answer with the whole cluster's metadata.
 
         Raises:
-            KrishivError: If they do not in time, with the end of their logs.
+            KrishivError: If they do not in time, with the ends of their logs.
         """
         backoff = Backoff(_READY_S)
         while True:
             if any(not broker.is_alive() for broker in self.brokers):
-                raise self._not_ready("a broker has ended")  # another may answer at its port
+                raise self._make_error("a broker has ended")  # another may answer at its port
             try:
-                return _metadata(self.bootstrap, max(len(self.brokers), 1))
+                return _check_metadata(self.bootstrap, max(len(self.brokers), 1))
             except _NotReadyError as error:
                 if not backoff.pause():
-                    raise self._not_ready(error) from error
+                    raise self._make_error(error) from error
 
-    def _not_ready(self, why: object) -> KrishivError:
-        said = "\n".join(broker.said() for broker in self.brokers)
-        return KrishivError(f"{self.origin} is not ready: {why}\n{said}")
+    def _make_error(self, why: object) -> KrishivError:
+        logs = "\n".join(broker.read_log_end() for broker in self.brokers)
+        return KrishivError(f"{self.origin} is not ready: {why}\n{logs}")
 
 
 @contextmanager
@@ -92,40 +92,39 @@ def open_cluster(  # noqa: PLR0913  each has a default, and is given by its name
     version: str = KAFKA_VERSION,
     tell: Callable[[str], object] | None = None,
 ) -> Iterator[Cluster]:
-    """Bring up a cluster on loopback, and end it.
+    """Start a cluster on loopback, and end it.
 
     Args:
-        brokers: How many processes; more than one are always ours.
-        settings: Server properties, for brokers of ours.
-        folder: A new folder in which brokers of ours keep their data; None for one that goes with
-            them.
-        ours: Whether they must be processes of ours, which can be killed.
-        secure: Whether brokers, of ours, have a second listener, with TLS and SASL.
-        version: Of Kafka; another one than the default makes them brokers of ours.
-        tell: Given a line before something that may take a minute.
+        brokers: Number of processes; more than one are always new ones.
+        settings: Server properties, for new processes.
+        folder: A new folder for the data of new processes; None for one that is deleted with them.
+        ours: True to start new processes, which can be killed.
+        secure: True for a second listener of new processes, with TLS and SASL.
+        version: Version of Kafka; another one than the default starts new processes.
+        tell: Called with a line before a step that may take a minute.
 
     Raises:
-        KrishivError: If no broker can be had, with the reason.
+        KrishivError: If no broker can be started, with the reason.
     """
     with ExitStack() as stack:
         other = version != KAFKA_VERSION
         needs_ours = ours or secure or brokers > 1 or settings or folder or other
-        cluster = None if needs_ours else _given(stack)
+        cluster = None if needs_ours else _find_running(stack)
         if cluster is None:
             if tell is not None and not has_kafka_jars(version):
                 tell(f"fetching Kafka {version}, 44 MB, from Maven Central; only the first time")
             home = folder or Path(stack.enter_context(TemporaryDirectory(prefix="krishiv-kafka-")))
             ports = [Ports(*free_ports(3 if secure else 2)) for _ in range(brokers)]
-            cluster = stack.enter_context(_from_jars(ports, settings or {}, home, version))
+            cluster = stack.enter_context(_start_from_jars(ports, settings or {}, home, version))
         cluster.wait()
         yield cluster
 
 
-def _given(stack: ExitStack) -> Cluster | None:
+def _find_running(stack: ExitStack) -> Cluster | None:
     address = os.environ.get(_VARIABLE)
     if address:
         return Cluster(address, f"{_VARIABLE}={address}")
-    return stack.enter_context(_contained()) if _has_engine() else None
+    return stack.enter_context(_start_container()) if _has_engine() else None
 
 
 def _has_engine() -> bool:
@@ -142,7 +141,7 @@ def _has_engine() -> bool:
 
 
 @contextmanager
-def _contained() -> Iterator[Cluster]:
+def _start_container() -> Iterator[Cluster]:
     from testcontainers.kafka import KafkaContainer
 
     # Kafka 4.1. By its tag: no second source states the digest.
@@ -151,16 +150,16 @@ def _contained() -> Iterator[Cluster]:
 
 
 @contextmanager
-def _from_jars(
+def _start_from_jars(
     ports: Sequence[Ports], settings: Mapping[str, str], home: Path, version: str
 ) -> Iterator[Cluster]:
-    secure = _secure(ports, home)
+    secure = _make_secure(ports, home)
     known = {**(server_settings(secure) if secure else {}), **settings}
     numbers = range(1, len(ports) + 1)
     made = [Broker(i, ports, home / str(i), known, version) for i in numbers]
     identity = new_cluster_id()
     format_storage(made, identity, *(scram_user(secure) if secure else ()))
-    bootstrap = _addresses(own.clients for own in ports)
+    bootstrap = _join_addresses(own.clients for own in ports)
     with ExitStack() as stack:
         for broker in made:
             stack.callback(broker.kill)
@@ -168,23 +167,23 @@ def _from_jars(
         yield Cluster(bootstrap, f"Kafka {version} from its jars in {home}", made, secure)
 
 
-def _secure(ports: Sequence[Ports], home: Path) -> Secure | None:
+def _make_secure(ports: Sequence[Ports], home: Path) -> Secure | None:
     addresses = [own.secure for own in ports if own.secure]
-    return make_secure(home / "secure", _addresses(addresses)) if addresses else None
+    return make_secure(home / "secure", _join_addresses(addresses)) if addresses else None
 
 
-def _addresses(ports: Iterable[int]) -> str:
+def _join_addresses(ports: Iterable[int]) -> str:
     return ",".join(f"127.0.0.1:{port}" for port in ports)
 
 
 def new_cluster_id() -> str:
-    """An id as `format_storage` takes it."""
+    """Return a new cluster id for `format_storage`."""
     made = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     return f"A{made[1:]}"  # one that begins with "-" would be an option of the command
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listened at a moment ago."""
+    """Return ports of loopback at which no process listens."""
     found: list[int] = []
     with ExitStack() as stack:
         while len(found) < count:
@@ -196,8 +195,8 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def _metadata(bootstrap: str, brokers: int) -> None:
-    """kafka-python's own ``describe_cluster`` does not understand brokers before 3.7."""
+def _check_metadata(bootstrap: str, brokers: int) -> None:
+    """Request the brokers. kafka-python's ``describe_cluster`` fails with brokers before 3.7."""
     try:
         client = KafkaClient(KafkaConfig.from_settings({"bootstrap.servers": bootstrap, **_LIMITS}))
         try:

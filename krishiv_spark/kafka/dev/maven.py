@@ -1,8 +1,8 @@
-"""Jars from Maven Central, brought once by the Ivy that PySpark carries.
+"""Jars from Maven Central, downloaded once by the Ivy of PySpark.
 
-For brokers and peers that tests and benchmarks start; no connector needs any. ``jars.sha256``
+Tests and benchmarks need them for brokers and peers; no connector does. ``jars.sha256``
 beside this module, in the form of ``sha256sum``, lists the files of each folder that this package
-asks for: the folder is refused if it has another file, lacks one, or a file has another hash.
+requests: the folder is refused if it has another file, lacks one, or a file has another hash.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Jar(NamedTuple):
 
 
 def java() -> str:
-    """The Java that is found by ``JAVA_HOME``, or else by ``PATH``.
+    """Return the Java of ``JAVA_HOME``, or else of ``PATH``.
 
     Raises:
         KrishivError: If there is none.
@@ -78,7 +78,7 @@ def run_java(*arguments: str, failure: str) -> None:
 
     Args:
         arguments: Options, main class and its arguments.
-        failure: What it means if the program fails.
+        failure: Text of the error if the program fails.
 
     Raises:
         KrishivError: If it fails, with the beginning and the end of what it printed; or if there
@@ -102,25 +102,25 @@ def bring(name: str, jars: Sequence[Jar], *, transitive: bool) -> Path:
     """Return a folder in the user's cache that contains some jars; the first call downloads them.
 
     The files are compared with the hashes of this package after a download, and when a process
-    first takes them from the cache. A folder whose hashes this package does not have, such as that
+    first uses the cached folder. A folder whose hashes this package does not have, such as that
     of another version of Kafka, has only the checksums of the server that Ivy compares: a warning.
 
     Args:
-        name: Name of the folder; has to contain the versions.
+        name: Name of the folder, which must contain the versions.
         jars: Their coordinates in Maven Central, with versions.
-        transitive: Whether to bring their dependencies too.
+        transitive: True to download their dependencies too.
 
     Raises:
-        KrishivError: If they cannot be downloaded, or are other files than this package knows.
+        KrishivError: If they cannot be downloaded, or their hashes differ from this package's.
     """
     folder = user_cache() / name
     if not folder.exists():
         user_cache().mkdir(parents=True, exist_ok=True)
-        # Beside the folder, so that what is whole gets its name in one step.
-        with TemporaryDirectory(dir=user_cache()) as aside:
-            _retrieve(Path(aside), jars, transitive=transitive)
-            _verify(name, Path(aside) / "libs")
-            _move_in(Path(aside) / "libs", folder)
+        # Beside the folder, so that complete files get their name in one step.
+        with TemporaryDirectory(dir=user_cache()) as staged:
+            _retrieve(Path(staged), jars, transitive=transitive)
+            _verify(name, Path(staged) / "libs")
+            _move_in(Path(staged) / "libs", folder)
     _verify(name, folder)
     return folder
 
@@ -184,19 +184,19 @@ def _read_hashes() -> Mapping[str, Mapping[str, str]]:
     return found
 
 
-def _retrieve(aside: Path, jars: Sequence[Jar], *, transitive: bool) -> None:
-    settings, module = aside / "settings.xml", aside / "ivy.xml"
-    settings.write_text(_SETTINGS.format(cache=aside / "cache"))
+def _retrieve(staged: Path, jars: Sequence[Jar], *, transitive: bool) -> None:
+    settings, module = staged / "settings.xml", staged / "ivy.xml"
+    settings.write_text(_SETTINGS.format(cache=staged / "cache"))
     module.write_text(_MODULE.format(_needed(jars, transitive=transitive)))
     ivy = ("-cp", str(_ivy()), "org.apache.ivy.Main", "-settings", str(settings))
     wanted = ("-ivy", str(module), "-confs", "default")
-    to = ("-retrieve", str(aside / "libs" / "[artifact]-[revision](-[classifier]).[ext]"))
+    to = ("-retrieve", str(staged / "libs" / "[artifact]-[revision](-[classifier]).[ext]"))
     listed = ", ".join(f"{jar.name} {jar.version}" for jar in jars)
     run_java(*ivy, *wanted, *to, failure=f"{listed} could not be had from Maven Central")
 
 
 def _needed(jars: Iterable[Jar], *, transitive: bool) -> str:
-    """Ivy wants all jars of a module at one place."""
+    """Return Ivy's dependencies: all jars of a module must be in one element."""
     of_modules: dict[tuple[str, ...], list[Jar]] = {}
     for jar in jars:
         of_modules.setdefault(jar[:3], []).append(jar)

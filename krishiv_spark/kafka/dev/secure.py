@@ -1,4 +1,4 @@
-"""TLS and SASL in front of brokers on loopback: a certificate, a user, a password, for one run."""
+"""TLS and SASL for brokers on loopback: a certificate, a user and a password for one run."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ Mechanism: TypeAlias = Literal["SCRAM-SHA-512", "PLAIN"]
 ACLS: Mapping[str, str] = MappingProxyType(
     {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",  # the brokers, and clients that come without SASL
+        "super.users": "User:ANONYMOUS",  # the brokers, and clients without SASL
     }
 )
-"""Server settings with which a user who logs in may do only what an ACL allows."""
+"""Server settings that restrict a logged-in user to what ACLs allow."""
 
 _MODULES: Mapping[Mechanism, str] = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
 }
-_KEYTOOL = "sun.security.tools.keytool.Main"  # also where a JRE has no such command in its PATH
+_KEYTOOL = "sun.security.tools.keytool.Main"  # a JRE may have no such command in its PATH
 
 
 @dataclass(frozen=True)
 class Secure:
-    """The way into a cluster through TLS and SASL.
+    """The access to a cluster through TLS and SASL.
 
     Attributes:
-        bootstrap: For ``bootstrap.servers``.
+        bootstrap: Value for ``bootstrap.servers``.
         authority: PEM file with the certificate to trust.
-        user: Name of the one user there is.
+        user: Name of the only user.
         password: The user's password.
     """
 
@@ -55,7 +55,7 @@ class Secure:
     password: str = field(repr=False)
 
     def options(self, mechanism: Mechanism = "SCRAM-SHA-512") -> dict[str, str]:
-        """What a user of Spark writes to log in, by the names of Kafka's Java clients."""
+        """Return the options of a login, by the names of Kafka's Java clients."""
         login = f'username="{self.user}" password="{self.password}"'
         return {
             "kafka.bootstrap.servers": self.bootstrap,
@@ -68,21 +68,21 @@ class Secure:
 
 
 def make_secure(folder: Path, bootstrap: str) -> Secure:
-    """Make a key, its certificate for 127.0.0.1, and a password.
+    """Create a key, its certificate for 127.0.0.1, and a password.
 
     Args:
         folder: A new folder for them, which only its owner may enter.
-        bootstrap: Where brokers will listen with them.
+        bootstrap: Addresses at which brokers will listen.
 
     Raises:
-        FileExistsError: If there is such a folder.
-        KrishivError: If Java cannot make them.
+        FileExistsError: If the folder exists.
+        KrishivError: If Java cannot create them.
     """
     folder.mkdir(mode=0o700, parents=True)
     made = Secure(bootstrap, folder / "authority.pem", "krishiv", token_urlsafe())
     write_secret(_password_file(made), made.password)
     names = ("-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1,dns:localhost")
-    # It signs itself, so it is its own authority: strict clients want that to be said.
+    # It is self-signed, so it is its authority too: strict clients require that declaration.
     signs = ("-ext", "bc:critical=ca:true", "-ext", "ku:critical=digitalSignature,keyCertSign")
     kind = ("-keyalg", "EC", "-groupname", "secp256r1", "-validity", "3650")
     _keytool(made, "-genkeypair", *kind, *names, *signs, "-storetype", "PKCS12")
@@ -91,7 +91,7 @@ def make_secure(folder: Path, bootstrap: str) -> Secure:
 
 
 def server_settings(secure: Secure) -> dict[str, str]:
-    """Properties of a broker for its listener ``SECURE``; they hold the password."""
+    """Return the properties of a broker for its listener ``SECURE``; they contain the password."""
     user = f'user_{secure.user}="{secure.password}"'
     own = {
         "sasl.enabled.mechanisms": ",".join(_MODULES),
@@ -105,10 +105,10 @@ def server_settings(secure: Secure) -> dict[str, str]:
 
 
 def scram_user(secure: Secure) -> tuple[str, ...]:
-    """Arguments with which Kafka's StorageTool makes the user.
+    """Return the arguments with which Kafka's StorageTool creates the user.
 
-    Other users of this machine may see them for a moment, and may as well use the listener that
-    asks for no password.
+    Other users of this machine may see them for a moment; they can use the listener without a
+    password anyway.
     """
     return ("--add-scram", f"SCRAM-SHA-512=[name={secure.user},password={secure.password}]")
 
