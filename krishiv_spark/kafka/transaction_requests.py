@@ -88,7 +88,9 @@ class Transaction(Value):
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    version: Annotated[TransactionVersion, BeforeValidator(_parse_version)] = Field(alias="rules")
+    version: Annotated[TransactionVersion, BeforeValidator(_parse_version)] = Field(
+        validation_alias="rules", serialization_alias="rules"
+    )
 
 
 class IdempotentProducer(NamedTuple):

@@ -201,15 +201,11 @@ class OpenedFile(NamedTuple):
 class Files(Protocol):
     """The files of one store, by their whole paths or URLs. Any process, any thread; pickles."""
 
-    @property
-    def resolution_ns(self) -> int:
-        """Resolution of the store's times, in nanoseconds."""
-        ...
+    resolution_ns: int
+    """Resolution of the store's times, in nanoseconds."""
 
-    @property
-    def is_remote(self) -> bool:
-        """True if each question is a request, so that several are sent in parallel."""
-        ...
+    is_remote: bool
+    """True if each question is a request, so that several are sent in parallel."""
 
     def walk(self, folder: str, take: WalkFilter) -> bool:
         """Pass all entries of a folder, and of the folders that `take` enters, to `take`.

@@ -85,10 +85,8 @@ class PendingUpload:
 class OpenUpload(Protocol):
     """A file of bytes that is being written, as pyarrow takes it. One thread writes."""
 
-    @property
-    def closed(self) -> bool:
-        """True if it takes no more bytes."""
-        ...
+    closed: bool
+    """True if it takes no more bytes."""
 
     def write(self, data: bytes) -> int:
         """Append all bytes; keeps a few parts in memory.

@@ -32,8 +32,11 @@ def offset_of(kind: object) -> type[Offset]:
         OffsetError: If no format has a source with such offsets.
     """
     source = find_format(f"krishiv-{kind}")
-    reader = None if source is None else source.reader_type
-    if reader is None or not issubclass(reader, SupportsBackfillSource | SupportsBackfillTarget):
+    reader: Any = None if source is None else source.reader_type
+    is_part = reader is not None and issubclass(
+        reader, SupportsBackfillSource | SupportsBackfillTarget
+    )
+    if not is_part:
         raise OffsetError(f"an offset of krishiv-chain of kind {kind!r}: there is no such kind")
     found: type[Offset] = reader.offset_type
     return found
