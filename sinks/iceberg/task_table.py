@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.iceberg.file_io import create_worker_io
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import add_table_id
 from krishiv_spark.iceberg.property_keys import parse_count
@@ -146,7 +145,7 @@ def task_table_spec(table: Table, file_size: int | None) -> TaskTableSpec:
         OptionError: If a property of the table is not a number, or names a folder outside.
         SchemaError: If the table is partitioned or sorted by a column that it does not have.
     """
-    from krishiv_spark.iceberg.file_io import get_access
+    from krishiv_spark.iceberg.file_io import create_worker_io, get_access
 
     size = table.metadata.properties.get(_TARGET_FILE_SIZE, str(_DEFAULT_FILE_SIZE))
     own_size = parse_count(size)
