@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AliasChoices, BeforeValidator, Field, InstanceOf, model_validator
 from typing_extensions import Self
@@ -32,13 +32,10 @@ def offset_of(kind: object) -> type[Offset]:
         OffsetError: If no format has a source with such offsets.
     """
     source = find_format(f"krishiv-{kind}")
-    reader: Any = None if source is None else source.reader_type
-    is_part = reader is not None and issubclass(
-        reader, SupportsBackfillSource | SupportsBackfillTarget
-    )
-    if not is_part:
+    reader = None if source is None else source.reader_type
+    if reader is None or not issubclass(reader, SupportsBackfillSource | SupportsBackfillTarget):
         raise OffsetError(f"an offset of krishiv-chain of kind {kind!r}: there is no such kind")
-    found: type[Offset] = reader.offset_type
+    found: type[Offset] = cast("Any", reader).offset_type  # a protocol has no class attributes
     return found
 
 

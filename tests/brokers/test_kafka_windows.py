@@ -24,7 +24,7 @@ from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.topic_partition import TopicPartition
 from krishiv_spark.lifecycle.plans import PlanningFailed
-from krishiv_spark.sinks.kafka.target_topics import find_truncated
+from krishiv_spark.sinks.kafka.participant import find_truncated
 from krishiv_spark.testing import (
     BackUp,
     Begin,
