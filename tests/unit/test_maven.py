@@ -84,7 +84,9 @@ def test_jars_of_an_unknown_version_are_used_with_a_warning(folder):
 def test_the_table_is_sorted_and_has_the_default_broker():
     lines = (ROOT / "krishiv_spark/kafka/dev/jars.sha256").read_text().splitlines()
     assert lines == sorted(lines, key=lambda line: line.split()[1])
-    assert all(re.fullmatch(r"[0-9a-f]{64}  [\w.-]+/[\w.-]+\.jar", line) for line in lines)
+    assert all(
+        re.fullmatch(r"[0-9a-f]{64}  [\w.-]+/[\w.-]+\.(?:jar|tar\.gz)", line) for line in lines
+    )
     assert any(
         line.endswith(f" kafka-{KAFKA_VERSION}/kafka_2.13-{KAFKA_VERSION}.jar") for line in lines
     )
