@@ -96,7 +96,7 @@ class Plan:
     writer: Writer[Any, Any] | None
     epoch: Epoch
     payload: Any
-    seen: str | None
+    exported_state: str | None
 
 
 @dataclass
@@ -183,7 +183,7 @@ class Life:
             epoch = replace(epoch, generation=owns.generation)
         payload = writer.plan(owns)
         self._check_new(epoch, committer)
-        seen = committer.seen(self.query) if isinstance(committer, SupportsRecall) else None
+        seen = committer.export_state(self.query) if isinstance(committer, SupportsRecall) else None
         return Plan(None if isinstance(writer, Separate) else writer, epoch, payload, seen)
 
     def _check_new(self, epoch: Epoch, committer: Any) -> None:

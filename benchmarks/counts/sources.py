@@ -249,7 +249,7 @@ def _read(subject: Subject, reader: _Reader, parts: Sequence[bytes]) -> tuple[in
     for part in parts:
         task, partition = pickle.loads(part)
         for batch in task.read(partition):
-            ids = shape.judged(batch, None).column(subject.column)
+            ids = shape.convert(batch, None).column(subject.column)
             rows, total = rows + len(ids), total + _sum(ids)
     return rows, total
 

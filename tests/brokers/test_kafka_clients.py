@@ -55,10 +55,10 @@ def test_a_client_whose_thread_has_died_is_replaced(cluster, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(first._transport._net._selector, "select", no_files_left)
         with pytest.raises(KafkaFailedError, match="Too many open files"):
-            first.topics([])
+            first.fetch_topics([])
     second = open_client(connection)
     assert second is not first
-    assert second.topics([]) == {}
+    assert second.fetch_topics([]) == {}
     second.close()
 
 
@@ -78,13 +78,13 @@ def test_brokers_that_come_back_at_other_addresses_are_found():
         broker.properties.write_text(broker.properties.read_text().replace(old, str(new)))
         broker.start()
         with pytest.raises(KafkaFailedError):
-            first.topics([])
+            first.fetch_topics([])
         await_that(lambda: answers(connection))
 
 
 def answers(connection):
     with suppress(KafkaFailedError):
-        return open_client(connection).topics([]) == {}
+        return open_client(connection).fetch_topics([]) == {}
 
 
 def test_a_client_that_is_used_goes_on_when_others_push_it_out(cluster):
@@ -93,7 +93,7 @@ def test_a_client_that_is_used_goes_on_when_others_push_it_out(cluster):
     for number in range(clients._MOST_CLIENTS + 4):
         open_client(connect(cluster.bootstrap, **{"client.id": f"other-{number}"}))
     await_threads(clients._MOST_CLIENTS + 1, others)
-    assert held.topics([]) == {}
+    assert held.fetch_topics([]) == {}
     del held
     await_threads(clients._MOST_CLIENTS, others)
     for client in list(clients._clients.values()):

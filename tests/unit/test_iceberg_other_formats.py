@@ -21,7 +21,7 @@ UPSERT = {"mode": "upsert", "keyColumns": "id", "orderColumn": "id"}
 
 @pytest.fixture(autouse=True)
 def _new_process():
-    replaced_rows._CHECKED._held.clear()
+    replaced_rows._CHECKED._values.clear()
 
 
 def add_file(folder, kind, rows, *, bounds, partition=None):
