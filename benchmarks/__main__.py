@@ -169,7 +169,7 @@ def _named(only: Sequence[str]) -> list[Benchmark]:
 
 
 def _refuse(given: dict[str, Any]) -> None:
-    """What cannot be meant, before anything runs."""
+    """Refuse arguments that contradict each other, before a benchmark runs."""
     if given["fail_on_regression"] and not given["compare"]:
         raise click.UsageError("--fail-on-regression needs --compare RESULT.json")
     if given["record"] and given["profile"]:
@@ -214,7 +214,7 @@ def _measured(
 
 
 def _start(given: dict[str, Any]) -> Start:
-    """How Spark is started, once for all benchmarks."""
+    """Return the function that starts Spark for all benchmarks."""
     asked = dict(text.split("=", 1) for text in given["conf"])
     fast = tuple(libraries()) if given["fast"] else None
 
@@ -241,7 +241,7 @@ def _taken(chosen: Sequence[Benchmark], given: dict[str, Any]) -> Taken:
 
 
 def _command(given: dict[str, Any], pyspark: str) -> str:
-    """What takes the same figures anywhere: where results go to on this machine is left away."""
+    """Return the command that repeats the figures elsewhere, without the paths of results."""
     flags = [flag for flag, name in _FLAGS if given[name]]
     named = (("--conf", given["conf"]), ("--only", given["only"]))
     pairs = [word for option, texts in named for text in texts for word in (option, text)]
@@ -255,7 +255,7 @@ def _line(pyspark: str) -> list[str]:
 
 
 def _durations(earlier: Results | None, *, quick: bool) -> dict[str, float]:
-    """How long each benchmark took before, in seconds."""
+    """Return the seconds that each benchmark took before."""
     try:
         known = earlier or load(_RECORD)
     except Unreadable:

@@ -1,4 +1,4 @@
-"""How long the source looks at a folder of many files."""
+"""The time that the source needs to list a folder of many files."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _looks(table: Path, count: int, later: list[float]) -> float:
 
 
 def _spark_looks(spark: Any, folder: Path) -> float:
-    """What Spark reports for its own source's first look; one file is read, all are listed."""
+    """Return Spark's own figure for the first listing of its source; one file is read."""
     reader = spark.readStream.format("parquet").option("maxFilesPerTrigger", 1)
     rows = reader.schema("id LONG, name STRING").load(str(folder / "table"))
     query = rows.writeStream.format("noop").start()

@@ -91,7 +91,7 @@ _RETAINED = 100
 
 @dataclass
 class Plan:
-    """What reaches the tasks: the planner's writer, unless its memory does not pickle."""
+    """The values that reach the tasks: the planner's writer, unless it does not pickle."""
 
     writer: Writer[Any, Any] | None
     epoch: Epoch
@@ -209,7 +209,7 @@ class Life:
         self._note("offsets", '{"batchWatermarkMs":0}', str(self.epoch))
 
     def _note(self, log: str, *lines: str) -> None:
-        """What Spark writes down before an epoch or after its commit, if it has a checkpoint."""
+        """Write an entry as Spark does around an epoch, if there is a checkpoint."""
         location = self.options.get("checkpointLocation")
         if location is None:
             return

@@ -1,4 +1,4 @@
-"""Where a query stands: positions, watermarks, committed epochs."""
+"""The position of a query: offsets, watermarks, committed epochs."""
 
 from __future__ import annotations
 

@@ -385,7 +385,7 @@ class EpochLog:
 
 
 def _was_folded(number: int, listing: Listing) -> bool:
-    """Whether a number that had just been created before a listing had been used and removed."""
+    """Return True if a number created right before a listing had been used and deleted."""
     # Right after the newest snapshot, or after an entry that is there. The entry alone would not
     # do: a store may have been asked to create that twice, the second time after folds.
     newest, before = listing.newest_snapshot, number - 1

@@ -75,7 +75,7 @@ class Listing:
         return self.snapshots[-2] if len(self.snapshots) > 1 else 0
 
     def has_entry(self, number: int) -> bool:
-        """Whether an entry is there."""
+        """Return True if an entry exists."""
         return entry_name(number) in self.versions
 
     def entries_after(self, number: int) -> list[int]:
@@ -248,7 +248,7 @@ class StoredEntries:
         self._seen = ("", "")
 
     def state(self, known: State) -> State:
-        """What the log says now.
+        """The current content of the log.
 
         Args:
             known: What it said before. It is read on from there, if the entry at its end is still
@@ -322,12 +322,12 @@ class StoredEntries:
         return self._parse(snapshot_name(snapshot), State) if snapshot else State()
 
     def _is_seen(self, state: State, listing: Listing) -> bool:
-        """Whether the entry at the end of a state is in the version that was seen last."""
+        """Return True if the entry at the end of a state has the version that was read last."""
         version = listing.versions.get(entry_name(state.number), "")
         return bool(version) and (state.nonce, version) == self._seen
 
     def _ends_in(self, state: State) -> bool:
-        """Whether the entry at the end of a state is there."""
+        """Return True if the entry at the end of a state exists."""
         # The number alone would take a log that was begun anew for the old one.
         entry = self._entry(state.number)
         return entry is not None and entry.nonce == state.nonce

@@ -76,7 +76,7 @@ class Value(LateModel):
 
 
 class Watermark(Value):
-    """How far event time has come.
+    """The progress of event time.
 
     Attributes:
         ms: No row below this is expected any more; milliseconds since 1970 UTC. None when no
@@ -89,7 +89,7 @@ class Watermark(Value):
 
 
 class Offset(Value):
-    """Where a reader stands: the position of the next record, exclusive end of what was read.
+    """The position of a reader: the next record, which is the exclusive end of the rows read.
 
     Subclass it with typed fields of JSON's types. Equal offsets have equal text, and different
     offsets have different texts.
@@ -205,7 +205,7 @@ def _check_form(cls: type[Offset], kind: object, version: object, value: object)
 
 
 def _package_of(cls: type[Offset]) -> str:
-    """What a user has installed who has this offset: often it is not ours."""
+    """Return the distribution of an offset's class, which may be another package's."""
     from importlib.metadata import packages_distributions
 
     root = cls.__module__.partition(".")[0]

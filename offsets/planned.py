@@ -1,4 +1,4 @@
-"""What Spark planned for an epoch: its identity, beside its number."""
+"""Spark's plan of an epoch: its identity, beside its number."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class PlannedOffsets(Value):
 
     @staticmethod
     def rows_of(digest: str) -> int | None:
-        """How many rows an epoch has by its digest; None if that names none."""
+        """Return the number of rows that a digest contains; None if it contains none."""
         found = re.search(rf"(?:^|-){_ROWS}(\d+):", digest)
         return None if found is None else int(found[1])
 
@@ -123,16 +123,16 @@ class PlannedOffsets(Value):
 
     @property
     def is_unseen(self) -> bool:
-        """Whether only Spark's query is known of it."""
+        """True if only Spark's query is known."""
         return self.begins.startswith(_UNSEEN)
 
     @property
     def digest(self) -> str:
-        """What tells this epoch from another one of its number."""
+        """The digest that distinguishes this epoch from another one of its number."""
         return f"{self.begins}-{self.ends}"
 
     def may_follow(self, digest: str | None) -> bool:
-        """Whether this epoch begins where the one before ended, or that cannot be told.
+        """Return True if this epoch starts where the previous one ended, or if that is unknown.
 
         Args:
             digest: Of the one before, if it is known.
@@ -153,7 +153,7 @@ def _digest(offsets: Mapping[str, str]) -> str:
 
 
 def part_of_query(query: str, route: str) -> str:
-    """What the part of a query is called that goes one route."""
+    """Return the name of the part of a query that uses one route."""
     return f"{query}-{route}"
 
 

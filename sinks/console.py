@@ -64,7 +64,7 @@ class ConsoleOptions(CheckpointOptions):
 
 @dataclass(frozen=True)
 class Head:
-    """What a task sends to the driver.
+    """The message of a task to the driver.
 
     Attributes:
         rows: The texts of its first rows, not longer than they are printed.

@@ -100,7 +100,7 @@ def each_batch(
 
 
 class _Outputs:
-    """Those of one batch. Driver."""
+    """The outputs of one batch. Driver."""
 
     def __init__(self, query: BatchQuery, number: int) -> None:
         self._query = query

@@ -28,7 +28,7 @@ _WRITE_ALL_AGAIN = (
 
 
 def is_already_committed(epoch: Epoch, mark: CommittedEpoch | None) -> bool:
-    """Whether a sink holds an epoch already, so that it has to be skipped. Anywhere.
+    """Return True if a sink has committed an epoch, so that it must be skipped. Any process.
 
     Args:
         epoch: As Spark plans it now.

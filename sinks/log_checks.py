@@ -49,7 +49,7 @@ ADOPT = (
 
 
 def to_committed_epoch(state: State) -> CommittedEpoch | None:
-    """What a log says the target holds."""
+    """The committed epoch of the target, as a log records it."""
     epoch, offsets = state.committed_epoch, state.committed_offsets
     if epoch is None:
         return None
@@ -112,7 +112,7 @@ def check_not_overtaken(log: EpochLog, state: State, error: Exception) -> None:
 
 
 def _is_blank(state: State) -> bool:
-    """Whether a log tells of no epoch, since only operators have taken it over."""
+    """Return True if a log contains no epoch, since only operators have acquired it."""
     is_nobodys = state.claim is not None and state.claim.offsets is None
     return is_nobodys and state.number == state.generations
 

@@ -81,7 +81,7 @@ class MemorySinkOptions(NumberedJobOptions):
         return self.result_name() or ""
 
     def bound(self) -> Bound:
-        """How much the result may hold."""
+        """The limit of the result."""
         return Bound(self.max_rows, self.max_bytes, self.on_full == "dropOldest")
 
 

@@ -59,7 +59,7 @@ def given_name(given: str) -> str:
 
 @dataclass(frozen=True)
 class JobNumber:
-    """What a user calls a batch job.
+    """The name and number that a user gives a batch job.
 
     Attributes:
         name: Of the series of jobs.
@@ -81,7 +81,7 @@ class JobNumber:
 
     @property
     def offsets(self) -> PlannedOffsets | None:
-        """What tells the job from another one of its number, if that is not in its rows."""
+        """The digest that distinguishes the job from another one of its number, unless rows do."""
         if self.rows is None or not self.compares:
             return (
                 None if self.writer is None else PlannedOffsets.of_writer(self.number, self.writer)
@@ -179,7 +179,7 @@ def number_of_job(options: object) -> JobNumber | None:
 
 
 def is_done(job: JobNumber, mark: CommittedEpoch | None) -> bool:
-    """Whether a sink holds a batch job already, or one that comes after it. Anywhere.
+    """Return True if a sink has committed a batch job or a later one. Any process.
 
     Args:
         job: As the user numbers it now.

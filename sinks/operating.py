@@ -1,4 +1,4 @@
-"""What an operator may decide where a log and its target do not tell: ``krishiv-spark log``."""
+"""The decisions of operators where a log and its target do not suffice: ``krishiv-spark log``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Operator:
     # --- what is
 
     def lines(self) -> list[str]:
-        """What the log and the checkpoint say, a line each."""
+        """Return the content of the log and the checkpoint, one entry per line."""
         state = self._log.state()
         target = None if state.claim is None else state.claim.target
         held = "none" if state.committed_epoch is None else state.committed_epoch

@@ -74,7 +74,7 @@ def check_full_refresh(checkpoint: SparkCheckpoint, options: object) -> None:
 
 
 def _has_begun(checkpoint: SparkCheckpoint, flow: str, version: int) -> bool:
-    """Whether an earlier checkpoint of the flow has planned an epoch, which may be in the sink."""
+    """Return True if an earlier checkpoint of the flow planned an epoch, which may be committed."""
     earlier = (SparkCheckpoint(f"{flow}/{n}", checkpoint.storage) for n in range(version))
     return any(each.has_offsets() for each in earlier)
 
@@ -103,7 +103,7 @@ class CheckpointOptions(StorageOptions, NumberedJobOptions, RefreshOptions):
 
 
 def name_of_query(options: object) -> str | None:
-    """What a user calls the query; None if its checkpoint says what it is."""
+    """The name that a user gives the query; None if its checkpoint identifies it."""
     return options.query_id if isinstance(options, CheckpointOptions) else None
 
 
@@ -133,7 +133,7 @@ class LogPlaceOptions(CheckpointOptions):
 def log_in_checkpoint(
     options: LogPlaceOptions, format_name: str, query: str, *, streaming: bool
 ) -> str:
-    """Where the epoch log of a query is: in the option ``epochLog``, or in the checkpoint.
+    """Return the location of a query's epoch log: the option ``epochLog``, or its checkpoint.
 
     A batch job has none, whatever its options say: its log serves the driver's own processes, and
     goes with the driver; unless it has a number, by which it may come again.

@@ -197,7 +197,7 @@ class Participant(ABC, Generic[ModelT]):
 
     @abstractmethod
     def is_finished(self, epoch: Epoch) -> bool:
-        """Whether `finish` has nothing left to do. Driver. Cheap; False is always allowed."""
+        """Return True if `finish` has no work left. Driver. Cheap; False is always allowed."""
 
     @abstractmethod
     def discard(self, staged: Sequence[ModelT]) -> None:
@@ -215,7 +215,7 @@ class Participant(ABC, Generic[ModelT]):
     # --- planner
 
     def target(self) -> str | None:
-        """Which external system the epochs go to, by an identity of that system's own. Planner.
+        """Return the identity of the external system that receives the epochs. Planner.
 
         A log whose epochs went elsewhere is refused: an epoch that is half visible there would
         never be finished, and one that is held there would be missing here. None checks nothing.
@@ -330,7 +330,7 @@ class Participant(ABC, Generic[ModelT]):
         """
 
     def orphaned_jobs(self) -> Iterable[LoggedJob]:
-        """Who else has written into the target, and has no next driver if its own dies. Driver."""
+        """Return batch jobs that wrote into the target and get no next driver. Driver."""
         return ()
 
     # --- operator

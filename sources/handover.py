@@ -1,4 +1,4 @@
-"""How one source goes on where another one ends: the abilities of the two. Driver.
+"""The handover from one source to another, and the abilities that both need. Driver.
 
 A table holds what a query has read from a source. Who knows where that query stood when the table
 was as it is, can read the table and go on from there: no row is missing, and none comes twice.
@@ -21,7 +21,7 @@ O_co = TypeVar("O_co", bound=Offset, covariant=True)
 
 @dataclass(frozen=True)
 class TableProvenance(Generic[O]):
-    """What is in a table at one moment, and where the source stood that it came from.
+    """The content of a table at one moment, with the position of its source.
 
     Attributes:
         begin: Before the first row of all that is there.
@@ -64,7 +64,7 @@ class SupportsBackfillTarget(Protocol[O_co]):
     """Ability of what is read then: it begins where another query stands."""
 
     def start_from_offset(self, offset: Mapping[str, Any]) -> O_co:
-        """Where to begin, so that nothing is missing after another query's offset. Driver.
+        """Return the start after another query's offset at which no row is missing. Driver.
 
         Args:
             offset: Of that query's source, exclusive, as Spark keeps it.
@@ -76,7 +76,7 @@ class SupportsBackfillTarget(Protocol[O_co]):
         ...
 
     def configured_start(self) -> O_co:
-        """Where the options say to begin, looked up now. Driver.
+        """Look up the start that the options specify. Driver.
 
         Raises:
             OptionError: If they do not say it exactly.

@@ -1,4 +1,4 @@
-"""What a trigger of each source costs apart from Spark: its position, its plan, and its rows."""
+"""The cost of a trigger of each source, without Spark: its position, its plan, and its rows."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _all(subject: Subject, times: list[Seen]) -> Iterator[None]:
 
 
 def _trigger(reader: _Reader, start: Any) -> tuple[Any, Sequence[Any]]:
-    """What Spark's driver asks, and what travels to tasks; offsets go through Spark's log."""
+    """The calls of Spark's driver, and the values sent to tasks; offsets go through Spark's log."""
     end = reader.offset_type.from_json(reader.latest(start, UNLIMITED).to_json())
     return end, [pickle.dumps((reader, part)) for part in reader.plan(start, end)]
 
@@ -242,7 +242,7 @@ def _by_row(seen: Seen, rows: int) -> Seen:
 
 
 def _read(subject: Subject, reader: _Reader, parts: Sequence[bytes]) -> tuple[int, int]:
-    """How many rows there are and the sum of their ids, as Spark's tasks read them."""
+    """Return the number of rows and the sum of their ids, as Spark's tasks read them."""
     columns = reader.schema if reader.schema is not None else reader.infer_schema()
     shape = RowSchema(columns, columns, reader.options)
     rows = total = 0

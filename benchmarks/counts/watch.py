@@ -1,4 +1,4 @@
-"""What this process calls and asks of the system, counted while a block runs.
+"""Counters of this process's calls, and of its requests to the system, while a block runs.
 
 Nothing of the code under test is replaced but `os.fsync`, `os.stat` and `os.lstat`, which tell no
 audit hook. What C++ opens by itself (Arrow's files) shows in the system calls only.

@@ -1,4 +1,4 @@
-"""What addresses mean here: ``dataos://depot:collection/dataset?acl=rw``."""
+"""The meaning of addresses in job files: ``dataos://depot:collection/dataset?acl=rw``."""
 
 from __future__ import annotations
 

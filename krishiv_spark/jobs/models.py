@@ -445,7 +445,7 @@ class JobSpec(JobModel):
 
     @property
     def is_streaming(self) -> bool:
-        """Whether an input is a stream."""
+        """Return True if an input is a stream."""
         return any(one.is_stream for one in self.inputs)
 
 

@@ -320,7 +320,7 @@ class ReadyInput:
 
 @dataclass(frozen=True)
 class ReadyOutput:
-    """Where the rows of a view go.
+    """The target of the rows of a view.
 
     Attributes:
         model: What was written.
@@ -356,7 +356,7 @@ class ReadyJob:
 
     @property
     def writes_batches(self) -> bool:
-        """Whether one query writes all outputs of each batch."""
+        """True if one query writes all outputs of each batch."""
         return self.model.is_streaming and self.model.streaming.for_each_batch_mode
 
     @property
@@ -374,7 +374,7 @@ class ReadyJob:
 
     @property
     def ends(self) -> bool:
-        """Whether it ends by itself."""
+        """True if the query ends without being stopped."""
         streaming = self.model.streaming
         by_trigger = streaming.batch_mode or streaming.trigger_mode in {"Once", "AvailableNow"}
         limited = self.model.timeout is not None or self.model.stop_after_idle is not None
@@ -383,7 +383,7 @@ class ReadyJob:
 
 @dataclass(frozen=True)
 class LoadedJobs:
-    """What a job file says.
+    """The content of a job file.
 
     Attributes:
         jobs: In order.

@@ -30,7 +30,7 @@ class TextMark:
 
 @dataclass
 class Problems:
-    """What is wrong with one file.
+    """The errors of one file.
 
     Attributes:
         file: Its name, as the user knows it.

@@ -45,7 +45,7 @@ class BatchedRequest(Protocol[K, V_co]):
 
     @property
     def what(self) -> str:
-        """What the request does, for messages."""
+        """The action of the request, for messages."""
         ...
 
     def nodes_for(self, client: KafkaClient, items: Collection[K], within_s: float) -> Routing[K]:

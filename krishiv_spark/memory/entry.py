@@ -1,4 +1,4 @@
-"""What a log of the memory store holds, and how much it may hold."""
+"""The entries of a log in the memory store, and their limits."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _streams(body: bytes) -> Iterator[pa.ipc.RecordBatchStreamReader]:
 
 @dataclass(frozen=True)
 class Header:
-    """What is known about an entry without reading its body.
+    """The properties of an entry that are known without reading its body.
 
     Attributes:
         first: Lowest number that is visible once this entry is the newest.
@@ -139,7 +139,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Bound:
-    """How much a log may hold; None is no bound.
+    """The limits of a log; None is no limit.
 
     Attributes:
         rows: Most rows.
@@ -153,7 +153,7 @@ class Bound:
     drop_oldest: bool = False
 
     def admits(self, rows: int, size: int) -> bool:
-        """Whether so much is within the bound."""
+        """Return True if an amount is within the limits."""
         return (self.rows is None or rows <= self.rows) and (self.size is None or size <= self.size)
 
     def refuse(self, rows: int, size: int) -> None:
@@ -179,7 +179,7 @@ UNBOUNDED = Bound()
 
 @dataclass(frozen=True)
 class StoreEntry:
-    """What is to be appended.
+    """A value to append.
 
     Attributes:
         bodies: The body, in pieces.

@@ -138,7 +138,7 @@ class QueryResult:
 
 
 class NamedResult:
-    """What a name means: a streaming query, batch jobs, or both."""
+    """The meaning of a name: a streaming query, batch jobs, or both."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
@@ -174,7 +174,7 @@ class NamedResult:
             self.release_replaced()
 
     def holds(self, job: str) -> bool:
-        """Whether the rows of a batch job have become visible."""
+        """Return True if the rows of a batch job have become visible."""
         try:
             return os.stat(f"{self.store.aside}/{quoted(job)}").st_nlink > 1
         except FileNotFoundError:
@@ -221,7 +221,7 @@ class NamedResult:
 
 
 def is_name(store: Store, key: str) -> bool:
-    """Whether there is a result under a name."""
+    """Return True if a result has the name."""
     return is_folder(store.folder("names", key))
 
 

@@ -1,4 +1,4 @@
-"""What is known of each query, counted as Spark's events come. Driver."""
+"""The record of each query, counted from Spark's events. Driver."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class QueryRecords:
 
 @dataclass(frozen=True)
 class _ParsedTold:
-    """What was told of a query, as values."""
+    """The reported properties of a query, as values."""
 
     told: Mapping[str, Any] | None
     looked: Sequence[Mapping[str, Any]] | None

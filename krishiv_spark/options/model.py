@@ -131,7 +131,7 @@ _NEEDED = {
 
 
 def reason_of(kind: str, said: str, value: object) -> str:
-    """Why a value is not taken, as the messages here have it.
+    """Return the reason why a value is refused, in the words of these messages.
 
     Args:
         kind: Pydantic's type of the problem.
@@ -301,7 +301,7 @@ class Options(LateModel):
 
     @classmethod
     def among(cls, given: Mapping[str, str]) -> dict[str, str]:
-        """Those of some options that this model has, as they were given."""
+        """Return the options of this model among some options, unchanged."""
         spellings = cls._spellings()
         return {
             key: text

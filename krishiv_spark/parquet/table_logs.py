@@ -273,7 +273,7 @@ class TableLog(QueryLog):
 
     @property
     def is_near(self) -> bool:
-        """Whether a reader may read the log. It may be another user's, and private."""
+        """Return True if a reader may read the log. It may be another user's, and private."""
         try:
             return os.path.isabs(self._location) and self.is_followed and is_folder(self._location)
         except PermissionError:

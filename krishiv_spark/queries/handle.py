@@ -37,7 +37,7 @@ __all__ = [
 
 
 class QueryState(Enum):
-    """Where a query is in its life."""
+    """The stage of a query's life."""
 
     STARTING = "starting"
     """It has no epoch behind it yet, and none under way."""
@@ -53,7 +53,7 @@ class QueryState(Enum):
 
 @dataclass(frozen=True)
 class QueryStatus:
-    """What a query is doing now.
+    """The current activity of a query.
 
     Attributes:
         state: In one word.
@@ -191,18 +191,18 @@ class Query(AbstractContextManager["Query"]):
 
     @property
     def is_active(self) -> bool:
-        """Whether it has not ended."""
+        """True if the query has not ended."""
         return bool(self.spark.isActive)
 
     @property
     def status(self) -> QueryStatus:
-        """What it is doing now."""
+        """The current activity of the query."""
         failed = self.failure
         return status_of(self.spark, None if failed is None else str(failed))
 
     @property
     def failure(self) -> QueryFailed | None:
-        """Why it has ended; None if it has not, or without an error."""
+        """The error that ended the query; None if there is none."""
         error = None if self.is_active else self.spark.exception()
         if error is None:
             return None

@@ -32,7 +32,7 @@ _WAITING = "_waiting"
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """What was read of one source.
+    """The rows that were read of one source.
 
     Attributes:
         description: Spark's words for the source.
@@ -84,7 +84,7 @@ class SourceProgress:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a query has done in one epoch, or that there was nothing to do.
+    """The work of a query in one epoch, or a trigger without new rows.
 
     Attributes:
         query: Id of the query, the same for ever.

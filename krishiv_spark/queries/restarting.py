@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class Restarts:
-    """When a query starts again after an error.
+    """The rule by which a query starts again after an error.
 
     Args:
         attempts: How often it may start again without an epoch in between.

@@ -68,7 +68,7 @@ _LATER_CONTACT_S = 180.0
 
 @dataclass(frozen=True)
 class TimeoutPolicy:
-    """How long a server is waited for.
+    """The time limits of a server.
 
     Attributes:
         total_s: Seconds during which failed requests are sent again.

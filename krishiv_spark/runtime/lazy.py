@@ -20,7 +20,7 @@ class _Later:
 
 
 def later(module: str, name: str) -> Any:
-    """What a module defines under a name, as an attribute of a class.
+    """Return an attribute for a class whose value is imported from a module on first use.
 
     So the class can be unpickled where only others of its attributes are used.
     """
@@ -28,7 +28,7 @@ def later(module: str, name: str) -> Any:
 
 
 def find(package: str, homes: Mapping[str, str], name: str) -> object:
-    """What a package offers under a name; for its ``__getattr__`` (PEP 562).
+    """Return a package's attribute by its name; for its ``__getattr__`` (PEP 562).
 
     Lazily: a worker that needs one format must not pay for the others, and modules of a package
     import one another while that is being imported.

@@ -349,7 +349,7 @@ class SparkCheckpoint:
         return "" if recorded is None else f". If it was lost, {restore_metadata(recorded)}"
 
     def offset_seq(self, epoch: int) -> OffsetSeq | None:
-        """What Spark wrote down for an epoch; None if that is not there, or cannot be read."""
+        """Return Spark's entry for an epoch; None if it does not exist or cannot be read."""
         try:
             return OffsetSeq.parse(self._text(epoch, self.folder("offsets")))
         except (OSError, StorageError, ValueError):
@@ -380,7 +380,7 @@ class SparkCheckpoint:
         return query, planned
 
     def planned_offsets(self) -> PlannedOffsets:
-        """What Spark planned for the epoch that it is at. Driver, operator.
+        """Return Spark's plan of the current epoch. Driver, operator.
 
         Spark writes ``offsets/<epoch>`` before it asks for the epoch's writer, so the newest one
         is that of the epoch (``MicroBatchExecution``: ``walCommit``, then ``runBatch``).
@@ -402,7 +402,7 @@ class SparkCheckpoint:
         return self._planned_at(max(epochs), offsets, versions)
 
     def offsets_of(self, epoch: int) -> PlannedOffsets:
-        """What Spark planned for an epoch; begun at the offsets of the one before, if it is there.
+        """Return Spark's plan of an epoch; it starts at the offsets of the previous one, if known.
 
         Raises:
             FileNotFoundError: If Spark has removed it (``spark.sql.streaming.minBatchesToRetain``).
@@ -431,7 +431,7 @@ class SparkCheckpoint:
         return OffsetSeq.parse(text).sources
 
     def is_committed(self, epoch: int) -> bool:
-        """Whether Spark has written down that an epoch is over (``commits/<epoch>``).
+        """Return True if Spark has logged an epoch as completed (``commits/<epoch>``).
 
         It does so when the sink's commit has returned, and before the next epoch begins.
 
@@ -474,11 +474,11 @@ class SparkCheckpoint:
         return sorted(_epochs(self.folder("commits").names()))
 
     def has_offsets(self) -> bool:
-        """Whether Spark has planned some epoch."""
+        """Return True if Spark has planned any epoch."""
         return bool(self.epochs())
 
     def has_commits(self) -> bool:
-        """Whether Spark has written down that some epoch is over."""
+        """Return True if Spark has logged any epoch as completed."""
         return bool(self.committed_epochs())
 
     @staticmethod

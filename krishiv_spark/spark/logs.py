@@ -1,4 +1,4 @@
-"""What our loggers say in Spark's Python processes: when, of which query, epoch and task.
+"""The log lines of this package in Spark's Python processes: time, query, epoch and task.
 
 Nobody has set up Python's logging there: by itself it writes warnings, and only their text. Each of
 these processes does one thing at a time, a task or a step of a plan, so that all its threads write

@@ -18,7 +18,7 @@ _KEY = "krishivstartcheck"
 
 @dataclass(frozen=True)
 class PreflightRequest:
-    """What a query is to be started with, besides the options of its sink.
+    """The settings with which a query is to start, besides the options of its sink.
 
     Attributes:
         schema: Of its rows, as Spark writes it in JSON.
@@ -44,5 +44,5 @@ class PreflightRequest:
 
     @staticmethod
     def is_option(key: str) -> bool:
-        """Whether an option is the question, and none of the sink's."""
+        """Return True if an option is the request, and none of the sink's."""
         return key.lower() == _KEY

@@ -28,7 +28,7 @@ __all__ = ["FanoutParticipant", "RoutePlans", "StagedParts", "part_of_epoch"]
 
 
 class StagedParts(BaseModel, frozen=True):
-    """What one task has staged, or what an intent names.
+    """The staged data of one task, or the data that an intent names.
 
     Attributes:
         parts: By route, what its participant calls staged: models, or as an intent keeps them.
@@ -39,7 +39,7 @@ class StagedParts(BaseModel, frozen=True):
 
 @dataclass(frozen=True)
 class RoutePlans:
-    """What tasks have to know of an epoch.
+    """The properties of an epoch that tasks need.
 
     Attributes:
         plans: By route, what `Writer.plan` of it returned.
@@ -53,7 +53,7 @@ _Verb = Callable[[_Part, Epoch, Sequence[Any]], None]
 
 
 def part_of_epoch(epoch: Epoch, route: str) -> Epoch:
-    """What the participant of a route knows an epoch as."""
+    """The identity of an epoch for the participant of a route."""
     return replace(epoch, query=part_of_query(epoch.query, route))
 
 

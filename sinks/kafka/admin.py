@@ -50,7 +50,7 @@ class TransactionStatus:
 
     @property
     def resolution(self) -> str:
-        """What `resolve` does with it."""
+        """The action of `resolve`."""
         if self.intent is None:
             return "abort"
         return {

@@ -195,7 +195,7 @@ class ChainOptions(SourceOptions):
         return {**self.then_given, **timed}
 
     def limit(self) -> Limit:
-        """That of some part, so that Spark hands a limit back: `limit_of` is what counts."""
+        """Return the limit of any part, so that Spark passes one back: `limit_of` decides."""
         own = super().limit(), self.part("first").limit(), self.part("then").limit()
         return next((limit for limit in own if limit != UNLIMITED), UNLIMITED)
 

@@ -40,7 +40,7 @@ PartOffset = Annotated[Offset, PlainValidator(_part), PlainSerializer(lambda par
 
 
 class ChainOffset(Offset):
-    """Where a query stands in each of the two sources.
+    """The position of a query in each of the two sources.
 
     Attributes:
         first: In the one that is read first; stays at its end afterwards.
@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 
 class ChainPart(NamedTuple):
-    """What one task reads.
+    """The part of a batch that one task reads.
 
     Attributes:
         place: Of which of the two sources it is.
@@ -152,7 +152,7 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
         self._part("then").freeze()
 
     def backlog(self) -> Mapping[str, Any]:
-        """What waits in the source that was read last. See `SupportsBacklog`."""
+        """Return the backlog of the source that was read last. See `SupportsBacklog`."""
         return {} if self._reading is None else dict(self._part(self._reading).backlog())
 
     def committed(self, end: ChainOffset) -> None:

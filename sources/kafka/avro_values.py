@@ -9,7 +9,7 @@ version, and a restart at which the subject has a newer one stops until the user
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,7 +20,6 @@ from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OffsetError, OptionError, SchemaError
 from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
 from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
-from krishiv_spark.kafka.schemas.framing import Framed, read_frames
 from krishiv_spark.kafka.schemas.registry import (
     RegisteredSchema,
     RegistrySettings,
@@ -31,7 +30,7 @@ from krishiv_spark.sources.kafka.offset import ValueSchema
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.values import ParsedValues, UnknownFields
 
-__all__ = ["AvroValues", "check_pinned", "fields_of", "find_value_schema", "pin"]
+__all__ = ["AvroValues", "check_pinned", "find_value_schema", "list_fields", "pin"]
 
 _ONLY_FIELD = "value"
 """The column of values that are no records."""
@@ -111,7 +110,7 @@ def _parse(schema: RegisteredSchema) -> AvroType:
     return parse_avro_schema(schema.text, dict(schema.references))
 
 
-def fields_of(schema: RegisteredSchema) -> tuple[pa.Field, ...]:
+def list_fields(schema: RegisteredSchema) -> tuple[pa.Field, ...]:
     """Return the columns of a reader's schema: its fields, or `value` if it is no record."""
     kind = _parse(schema)
     if pa.types.is_struct(kind.arrow):
@@ -228,3 +227,69 @@ def _select(reader: AvroType, names: Collection[str]) -> AvroType:
     if reader.kind != "record":
         return reader
     return replace(reader, fields=tuple(each for each in reader.fields if each.name in names))
+
+
+# --- the header with which a serializer of a registry begins a value
+
+_HEADER_BYTES = 5
+"""Confluent's wire format 0: a zero byte, the schema's id in four bytes (big-endian), the data.
+https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/"""
+_NO_VALUE = -1
+_BAD = -2
+
+
+@dataclass(frozen=True)
+class Framed:
+    """Encoded records of some values.
+
+    Attributes:
+        data: The bytes of all values.
+        starts: Where each record starts in them, after its header; -1 for one without a value, and
+            for one whose header is not valid.
+        ends: Where each record ends, exclusive.
+        ids: The id of each record's schema; -1 without a value, -2 if the header is not valid.
+    """
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    ids: NDArray[np.int64]
+
+    def find_ids(self) -> list[int]:
+        """Return the ids of the schemas, each once."""
+        return [int(each) for each in np.unique(self.ids) if each >= 0]
+
+    def find_invalid(self) -> NDArray[np.int64]:
+        """Return the indices of the values whose header is not valid."""
+        return np.flatnonzero(self.ids == _BAD)
+
+    def select(self, schema_id: int) -> NDArray[np.int64]:
+        """Return the indices of the records of a schema."""
+        return np.flatnonzero(self.ids == schema_id)
+
+
+def read_frames(values: pa.BinaryArray) -> Framed:
+    """Read the headers of values, all at once."""
+    offsets, data = _buffers(values)
+    starts, ends = offsets[:-1].copy(), offsets[1:].copy()
+    ids = np.full(len(values), _BAD, np.int64)
+    fits = ends - starts >= _HEADER_BYTES
+    at = starts[fits]
+    parts = [data[at + n].astype(np.int64) for n in range(_HEADER_BYTES)]
+    found = (parts[1] << 24) | (parts[2] << 16) | (parts[3] << 8) | parts[4]
+    ids[fits] = np.where(parts[0] == 0, found, _BAD)
+    if values.null_count:
+        ids[values.is_null().to_numpy(zero_copy_only=False)] = _NO_VALUE
+    starts += _HEADER_BYTES
+    starts[ids < 0] = _NO_VALUE
+    return Framed(data, starts, ends, ids)
+
+
+def _buffers(values: pa.BinaryArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    kind = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+    _, offsets, data = values.buffers()
+    if offsets is None or not len(values):
+        return np.zeros(1, np.int64), np.zeros(1, np.uint8)
+    found = np.frombuffer(offsets, kind)[values.offset : values.offset + len(values) + 1]
+    octets = np.frombuffer(data or b"\0", np.uint8)
+    return found.astype(np.int64), octets if len(octets) else np.zeros(1, np.uint8)

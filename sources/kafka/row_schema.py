@@ -242,9 +242,9 @@ def _value_fields(
     options: KafkaSourceOptions, value_schema: RegisteredSchema | None
 ) -> tuple[pa.Field, ...]:
     if value_schema is not None:
-        from krishiv_spark.sources.kafka.avro_values import fields_of
+        from krishiv_spark.sources.kafka.avro_values import list_fields
 
-        return fields_of(value_schema)
+        return list_fields(value_schema)
     if options.value_format == "raw":
         return ()
     if options.value_schema is None:

@@ -1,4 +1,4 @@
-"""What tests and notebooks push rows into, for ``krishiv-memory`` to stream."""
+"""The handle by which tests and notebooks push rows, for ``krishiv-memory`` to stream."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _is_kept(given: Any, held: Any, kind: pa.DataType) -> bool:
 
 
 def _is_same(given: Any, held: Any, kind: pa.DataType) -> bool:
-    """Whether a value is the same that was given; a short float may be the one next to it."""
+    """Return True if a value equals the given one; a short float may be rounded."""
     if isinstance(held, float) and isinstance(given, float):
         if not math.isfinite(given) or not math.isfinite(held):
             return repr(float(given)) == repr(held)

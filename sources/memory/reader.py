@@ -39,7 +39,7 @@ Bodies = tuple[bytes, ...]
 
 
 class MemoryOffset(Offset):
-    """Where a query stands in the pushes of a source.
+    """The position of a query in the pushes of a source.
 
     Attributes:
         next: Number of the next push.

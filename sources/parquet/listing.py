@@ -176,7 +176,7 @@ class Scan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no file was listed that counts."""
+        """True if no relevant file was listed."""
         return not self.paths and not self.known
 
     def add_other(self, path: str) -> None:

@@ -310,7 +310,7 @@ class StateLocation:
 
     @property
     def is_configured(self) -> bool:
-        """Whether the user configured it."""
+        """True if the user configured it."""
         return bool(self.others)
 
     def is_writable(self) -> bool:

@@ -149,7 +149,7 @@ class TableQuery:
 
     @property
     def is_job(self) -> bool:
-        """Whether it is a batch job. Its only epoch is 0."""
+        """True if it is a batch job. Its only epoch is 0."""
         return self.log.query.startswith(BATCH_PREFIX)
 
 

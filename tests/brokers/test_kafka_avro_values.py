@@ -12,8 +12,8 @@ from krishiv_spark.kafka.schemas.registry import RegistrySettings, SchemaRegistr
 from krishiv_spark.sources.kafka.avro_values import (
     AvroValues,
     check_pinned,
-    fields_of,
     find_value_schema,
+    list_fields,
     pin,
 )
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
@@ -43,7 +43,7 @@ def options(registry, topic, **more):  # noqa: F811
 def reader_of(registry, topic, **more):  # noqa: F811
     found = options(registry, topic, **more)
     schema = find_value_schema(found)
-    return AvroValues(found.registry, schema, fields_of(schema)), schema
+    return AvroValues(found.registry, schema, list_fields(schema)), schema
 
 
 def test_records_of_several_schemas_are_read_with_the_readers(registry, topic):  # noqa: F811
@@ -82,8 +82,8 @@ def test_a_schema_that_refers_to_another(registry, topic):  # noqa: F811
     reference = SchemaReference("Inner", f"{topic}-inner", 1)
     registry.register(f"{topic}-value", outer, references=[reference])
     schema = find_value_schema(options(registry, topic))
-    assert [each.name for each in fields_of(schema)] == ["id", "inner"]
-    assert fields_of(schema)[1].type == pa.struct([pa.field("x", pa.int32(), nullable=False)])
+    assert [each.name for each in list_fields(schema)] == ["id", "inner"]
+    assert list_fields(schema)[1].type == pa.struct([pa.field("x", pa.int32(), nullable=False)])
 
 
 BAD = [
@@ -141,7 +141,7 @@ def test_a_version_that_has_changed_is_another_registry(registry, topic):  # noq
 def test_the_subject_is_that_of_the_topic_or_the_users(registry, topic):  # noqa: F811
     registry.register("shared", record(ID))
     found = find_value_schema(options(registry, topic, **{"registry.subject": "shared"}))
-    assert [each.name for each in fields_of(found)] == ["id"]
+    assert [each.name for each in list_fields(found)] == ["id"]
     with pytest.raises(OptionError, match=r"by the option 'registry\.subject'"):
         find_value_schema(options(registry, f"{topic},other"))
     with pytest.raises(

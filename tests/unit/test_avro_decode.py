@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
-from krishiv_spark.kafka.schemas.avro_types import parse_avro_schema, union_of_one
+from krishiv_spark.kafka.schemas.avro_types import find_single_type, parse_avro_schema
 
 
 def encode(schema, *values):
@@ -197,7 +197,7 @@ def _member(union, number):
         if branch == "null":
             return None, None
         given = (name, value)
-        if union_of_one(parsed) is not None:
+        if find_single_type(parsed) is not None:
             return given, float(expected) if parsed.arrow == pa.float64() else expected
         at = [n for n, each in enumerate(union) if each != "null"].index(number)
         members = {f"member{n}": None for n in range(len(parsed.values))}

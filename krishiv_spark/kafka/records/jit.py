@@ -156,7 +156,9 @@ class _FolderLocator:
     def get_source_stamp(self) -> str:
         """Return the stamp that the index of the cache must have."""
         # Kernels of other folders use those of this one, and are compiled with them.
-        return "".join(map(_hash_sources, {Path(self._py_file).parent, Path(__file__).parent}))
+        # In this order in every process: another text would have all of them compiled again.
+        folders = dict.fromkeys((Path(__file__).parent, Path(self._py_file).parent))
+        return "".join(map(_hash_sources, folders))
 
     def get_disambiguator(self) -> str:
         """Return a text that distinguishes functions of one name."""

@@ -70,8 +70,8 @@ __all__ = []
 # ruff: noqa: PLR0913, PLR0917  kernels take arrays, not objects
 
 
-# A position after any end.
-_OUT_OF_REACH = 2**62
+OUT_OF_REACH = 2**62
+"""A position after any end."""
 
 # The bit in a byte of a varint that announces another byte, and the sign of a fixed number.
 _MORE = _NEGATIVE = 0x80
@@ -81,7 +81,7 @@ _KNOWN_CODECS = len(CODECS)
 
 
 @inner
-def _read_fixed(data: Any, at: int, size: int) -> int:
+def read_fixed(data: Any, at: int, size: int) -> int:
     """Read a signed big-endian number."""
     value: int = peek(data, at)
     if value >= _NEGATIVE:
@@ -92,7 +92,7 @@ def _read_fixed(data: Any, at: int, size: int) -> int:
 
 
 @inner
-def _read_varint(data: Any, at: int, end: int) -> tuple[int, int]:
+def read_varint(data: Any, at: int, end: int) -> tuple[int, int]:
     """Read a zigzag number of up to 64 bits; return it and the position after it."""
     value = 0
     shift = 0
@@ -106,7 +106,7 @@ def _read_varint(data: Any, at: int, end: int) -> tuple[int, int]:
                 break
             return ((value >> 1) & MAX_INT64) ^ -(value & 1), at
         shift += 7
-    return 0, _OUT_OF_REACH
+    return 0, OUT_OF_REACH
 
 
 @kernel
@@ -124,7 +124,7 @@ def walk_batches(data: Any, end: int, table: Any, state: Any) -> int:
         code = _check_format(data, at)
         if code != GOOD:
             return code
-        size = LOG_OVERHEAD + _read_fixed(data, at + LENGTH_AT, 4)
+        size = LOG_OVERHEAD + read_fixed(data, at + LENGTH_AT, 4)
         if size > len(data) - at:
             break
         found = state[FOUND]
@@ -146,32 +146,32 @@ def walk_batches(data: Any, end: int, table: Any, state: Any) -> int:
 @inner
 def _check_format(data: Any, at: int) -> int:
     """Check the fields that all message formats have."""
-    magic = _read_fixed(data, at + MAGIC_AT, 1)
+    magic = read_fixed(data, at + MAGIC_AT, 1)
     if 0 <= magic < MAGIC:
         return OLD_FORMAT
     if magic != MAGIC:
         return NEW_FORMAT
-    if _read_fixed(data, at + LENGTH_AT, 4) < HEADER_BYTES - LOG_OVERHEAD:
+    if read_fixed(data, at + LENGTH_AT, 4) < HEADER_BYTES - LOG_OVERHEAD:
         return BAD_LENGTH
     return GOOD
 
 
 @inner
 def _read_header(data: Any, at: int, size: int, table: Any, row: int) -> int:
-    base = _read_fixed(data, at, 8)
-    last_delta = _read_fixed(data, at + LAST_DELTA_AT, 4)
-    count = _read_fixed(data, at + COUNT_AT, 4)
+    base = read_fixed(data, at, 8)
+    last_delta = read_fixed(data, at + LAST_DELTA_AT, 4)
+    count = read_fixed(data, at + COUNT_AT, 4)
     table[row, START] = at
     table[row, BEGIN] = at + HEADER_BYTES
     table[row, END] = at + size
     table[row, SIZE] = size
     table[row, BASE] = base
-    table[row, ATTRIBUTES] = _read_fixed(data, at + ATTRIBUTES_AT, 2)
-    table[row, BASE_STAMP] = _read_fixed(data, at + BASE_STAMP_AT, 8)
-    table[row, MAX_STAMP] = _read_fixed(data, at + MAX_STAMP_AT, 8)
-    table[row, PRODUCER] = _read_fixed(data, at + PRODUCER_AT, 8)
+    table[row, ATTRIBUTES] = read_fixed(data, at + ATTRIBUTES_AT, 2)
+    table[row, BASE_STAMP] = read_fixed(data, at + BASE_STAMP_AT, 8)
+    table[row, MAX_STAMP] = read_fixed(data, at + MAX_STAMP_AT, 8)
+    table[row, PRODUCER] = read_fixed(data, at + PRODUCER_AT, 8)
     table[row, COUNT] = count
-    table[row, CRC] = _read_fixed(data, at + CRC_AT, 4) & 0xFFFFFFFF
+    table[row, CRC] = read_fixed(data, at + CRC_AT, 4) & 0xFFFFFFFF
     if base < 0 or last_delta < 0 or base >= MAX_INT64 - last_delta:
         return BAD_OFFSETS
     table[row, LAST] = base + last_delta
@@ -280,7 +280,7 @@ def _read_records(
 
 @inner
 def _check_record(first: int, stamp: int, delta: int, prior: int, most: int, after: int) -> int:
-    if after == _OUT_OF_REACH:
+    if after == OUT_OF_REACH:
         return MALFORMED
     if delta <= prior or delta > most:
         return BAD_DELTA
@@ -294,25 +294,25 @@ def _read_record(
     source: Any, at: int, end: int, spans: Any, row: int, header: int
 ) -> tuple[int, int, int, int]:
     """Read a record; return deltas of time and offset, the next position, memory for headers."""
-    size, at = _read_varint(source, at, end)
+    size, at = read_varint(source, at, end)
     if size < RECORD_BYTES - 1 or size > end - at:
-        return 0, 0, _OUT_OF_REACH, 0
+        return 0, 0, OUT_OF_REACH, 0
     stop = at + size
     at += 1  # attributes, which have no meaning so far
-    stamp, at = _read_varint(source, at, stop)
-    delta, at = _read_varint(source, at, stop)
+    stamp, at = read_varint(source, at, stop)
+    delta, at = read_varint(source, at, stop)
     at = _read_span(source, at, stop, spans, KEY, row)
     at = _read_span(source, at, stop, spans, VALUE, row)
     at, cost = _read_headers(source, at, stop, spans, row, header)
-    return stamp, delta, at if at == stop else _OUT_OF_REACH, cost
+    return stamp, delta, at if at == stop else OUT_OF_REACH, cost
 
 
 @inner
 def _read_span(source: Any, at: int, end: int, spans: Any, column: int, row: int) -> int:
     """Store the position of bytes or null; return the position after them."""
-    size, at = _read_varint(source, at, end)
+    size, at = read_varint(source, at, end)
     if size < -1 or size > end - at:
-        return _OUT_OF_REACH
+        return OUT_OF_REACH
     spans[column, row] = at
     spans[column + 1, row] = size
     return at + max(size, 0)
@@ -323,21 +323,21 @@ def _read_headers(
     source: Any, at: int, end: int, spans: Any, row: int, header: int
 ) -> tuple[int, int]:
     """Store the position of headers; return the position after them, and their memory."""
-    count, at = _read_varint(source, at, end)
+    count, at = read_varint(source, at, end)
     if count < 0 or count > end - at:
-        return _OUT_OF_REACH, 0
+        return OUT_OF_REACH, 0
     spans[HEADERS, row] = at
     spans[HEADERS + 1, row] = count
     cost = header * count
     for _ in range(count):
-        size, at = _read_varint(source, at, end)
+        size, at = read_varint(source, at, end)
         if size < 0 or size > end - at:
-            return _OUT_OF_REACH, 0
+            return OUT_OF_REACH, 0
         if header > 0:
             cost += 2 * size  # an invalid byte of UTF-8 becomes three
-        size, at = _read_varint(source, at + size, end)
+        size, at = read_varint(source, at + size, end)
         if size < -1 or size > end - at:
-            return _OUT_OF_REACH, 0
+            return OUT_OF_REACH, 0
         at += max(size, 0)
     return at, cost
 

@@ -5,8 +5,9 @@ that are not valid, then it writes into arrays of exactly that size. So no size 
 makes it allocate memory.
 """
 
-# ruff: noqa: PLR0913, PLR0917, C901, PLR0912, PLR0915  kernels take arrays, not objects, and an
-# interpreter is one loop: a call for each instruction would cost as much as the instruction
+# ruff: noqa: PLR0913, PLR0917, C901, PLR0912, PLR0915  kernels take arrays, not objects, and the
+# program is run by one loop: with a function for each instruction it decoded 0.7 million records
+# of 168 bytes a second instead of 5.9 million
 # ruff: noqa: PLR2004  the bytes of UTF-8 and the sizes of floats have no better names
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from krishiv_spark.kafka.records.jit import copy, inner, kernel, peek
+from krishiv_spark.kafka.records.read_kernels import OUT_OF_REACH, read_fixed, read_varint
 from krishiv_spark.kafka.schemas.avro_program import Converter, Op
 
 __all__ = ["ERRORS", "decode_records"]
@@ -61,48 +63,15 @@ _CONSTANT, _RETURN = Op.CONSTANT, Op.RETURN
 _TO_FLOAT, _TO_DOUBLE = Converter.TO_FLOAT, Converter.TO_DOUBLE
 _TO_MICROS, _SKIP = Converter.MILLIS_TO_MICROS, Converter.SKIP
 
-_MAX = 2**63 - 1
 _MIN = -(2**63)
 _MAX_INT, _MIN_INT = 2**31 - 1, -(2**31)
 _INT_BITS = 32
-_MOST_MILLIS = _MAX // 1000
-_MORE, _NEGATIVE = 0x80, 0x80
-_LAST_SHIFT = 63
-_FAR = 2**62
-"""A position after any end: reading on from it stays there, so one check at last is enough."""
+_MOST_MILLIS = (2**63 - 1) // 1000
+_NEGATIVE = 0x80
 _MOST_EMPTY = 2**20
 """Elements without bytes that a block may have: its size in bytes limits all others."""
 _DECIMAL_BYTES = 16
 _STEP = 4  # numbers of an instruction
-
-
-@inner
-def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
-    """Return a zigzag number of up to 64 bits, and the position after it."""
-    value = 0
-    shift = 0
-    while at < end and shift <= _LAST_SHIFT:
-        byte = peek(data, at)
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < _MORE:
-            # The tenth byte has the one bit that is left of 64.
-            if shift == _LAST_SHIFT and byte > 1:
-                break
-            return ((value >> 1) & _MAX) ^ -(value & 1), at
-        shift += 7
-    return 0, _FAR
-
-
-@inner
-def _big_endian(data: Any, at: int, size: int) -> int:
-    """Return a signed big-endian number of 1 to 8 bytes."""
-    value: int = peek(data, at)
-    if value >= _NEGATIVE:
-        value -= 0x100
-    for i in range(at + 1, at + size):
-        value = value * 0x100 + peek(data, i)
-    return value
 
 
 @inner
@@ -227,8 +196,8 @@ def decode_records(
             two = code[_STEP * pc + 2]
             three = code[_STEP * pc + 3]
             if op == _NUMBER:
-                value, at = _varint(source, at, end)
-                if at == _FAR:
+                value, at = read_varint(source, at, end)
+                if at == OUT_OF_REACH:
                     error = TRUNCATED
                     break
                 if three == _INT_BITS and (value > _MAX_INT or value < _MIN_INT):
@@ -249,7 +218,7 @@ def decode_records(
                     _put(write, counts, column, numbers, number_at, valid, valid_at, value)
                 pc += 1
             elif op == _BYTES:
-                size, at = _varint(source, at, end)
+                size, at = read_varint(source, at, end)
                 if size < 0:
                     error = BAD_LENGTH
                     break
@@ -278,8 +247,8 @@ def decode_records(
                 at += two
                 pc += 1
             elif op == _UNION:
-                value, at = _varint(source, at, end)
-                if at == _FAR:
+                value, at = read_varint(source, at, end)
+                if at == OUT_OF_REACH:
                     error = TRUNCATED
                     break
                 if value < 0 or value >= two:
@@ -327,8 +296,8 @@ def decode_records(
                 at += 8
                 pc += 1
             elif op == _ENUM:
-                value, at = _varint(source, at, end)
-                if at == _FAR:
+                value, at = read_varint(source, at, end)
+                if at == OUT_OF_REACH:
                     error = TRUNCATED
                     break
                 if value < 0 or value >= three or tables[two + value] < 0:
@@ -340,7 +309,7 @@ def decode_records(
             elif op == _DECIMAL:
                 size = three
                 if size < 0:
-                    size, at = _varint(source, at, end)
+                    size, at = read_varint(source, at, end)
                 if size < 0:
                     error = BAD_LENGTH
                     break
@@ -360,10 +329,10 @@ def decode_records(
                     error = BAD_DECIMAL
                     break
                 if size > 8:
-                    high = _big_endian(source, at, size - 8)
-                    low = _big_endian(source, at + size - 8, 8)
+                    high = read_fixed(source, at, size - 8)
+                    low = read_fixed(source, at + size - 8, 8)
                 else:
-                    low = _big_endian(source, at, size)
+                    low = read_fixed(source, at, size)
                     high = -1 if low < 0 else 0
                 if not _fits(high, low, tables, two):
                     error = BAD_DECIMAL
@@ -385,14 +354,14 @@ def decode_records(
             elif op == _NEXT:
                 level = 2 * (depth - 1)
                 if stack[level] == 0:
-                    value, at = _varint(source, at, end)
+                    value, at = read_varint(source, at, end)
                     if value < 0 and at <= end:
                         value = -value
-                        size, at = _varint(source, at, end)
+                        size, at = read_varint(source, at, end)
                         if size < 0:
                             error = BAD_LENGTH
                             break
-                    if at == _FAR:
+                    if at == OUT_OF_REACH:
                         error = TRUNCATED
                         break
                     if value < 0:

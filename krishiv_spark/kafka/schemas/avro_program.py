@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.avro_types import MISSING, AvroField, AvroType, union_of_one
+from krishiv_spark.kafka.schemas.avro_types import MISSING, AvroField, AvroType, find_single_type
 
 __all__ = ["Column", "Op", "Program", "compile_program"]
 
@@ -70,12 +70,6 @@ class Column:
     is_nullable: bool
     children: list[Column] = field(default_factory=list)
     symbols: tuple[str, ...] = ()
-
-    def with_children(self) -> Iterator[Column]:
-        """Yield the column and all columns below it."""
-        yield self
-        for child in self.children:
-            yield from child.with_children()
 
     def to_fill(self) -> Iterator[Column]:
         """Yield the columns that get a value when this one is null: members, but no elements."""
@@ -183,7 +177,7 @@ class _Compiler:
     def add_column(self, of: AvroType, *, is_nullable: bool) -> Column:
         """Add the columns of a type of the reader."""
         if of.kind == "union":
-            one = union_of_one(of)
+            one = find_single_type(of)
             if one is not None:
                 return self.add_column(one, is_nullable=True)
             column = self._new("struct", of.arrow, is_nullable=is_nullable or of.is_nullable)
@@ -288,7 +282,7 @@ class _Compiler:
                 return False
             self._add_nulls([column])
             return True
-        one = union_of_one(union)
+        one = find_single_type(union)
         if one is not None:
             if not _matches(writer, one):
                 return False

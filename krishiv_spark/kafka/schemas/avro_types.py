@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
 
-__all__ = ["MISSING", "AvroField", "AvroType", "parse_avro_schema", "union_of_one"]
+__all__ = ["MISSING", "AvroField", "AvroType", "find_single_type", "parse_avro_schema"]
 
 MISSING: Any = object()
 """The default of a field that has none: None is a value in Avro."""
@@ -127,7 +127,7 @@ class AvroType:
         return tuple(item for item in self.branches if item.kind != "null")
 
 
-def union_of_one(of: AvroType) -> AvroType | None:
+def find_single_type(of: AvroType) -> AvroType | None:
     """Return the single type of a union with null or without, with numbers joined; None of others.
 
     Spark reads `[int, long]` as BIGINT and `[float, double]` as DOUBLE.
@@ -143,7 +143,7 @@ def union_of_one(of: AvroType) -> AvroType | None:
 
 def _union_type(union: AvroType) -> pa.DataType:
     """Return a union as Spark has it: one type, or a struct with a member per type."""
-    one = union_of_one(union)
+    one = find_single_type(union)
     if one is not None:
         return one.arrow
     return pa.struct([pa.field(f"member{n}", v.arrow) for n, v in enumerate(union.values)])

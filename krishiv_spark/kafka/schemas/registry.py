@@ -101,7 +101,7 @@ class RegisteredSchema:
 
 @dataclass(frozen=True)
 class RegistrySettings:
-    """Where a registry is, how to log in, and which schema is read.
+    """The address of a registry, its login, and the schema to read.
 
     Attributes:
         values: Settings of the client, by name and sorted; with ``url``.

@@ -1,4 +1,4 @@
-"""What several commands share: options, and how files that go are shown."""
+"""The parts that several commands share: options, and the display of files to delete."""
 
 from __future__ import annotations
 

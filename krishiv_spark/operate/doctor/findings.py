@@ -112,7 +112,7 @@ _OWN = ("checkpoint", "target", "topic", "probe")
 
 @dataclass(frozen=True)
 class Questions:
-    """What is to be looked at.
+    """The settings of an examination.
 
     Attributes:
         probe: A name that nobody else has: of the folders that are made and go again.

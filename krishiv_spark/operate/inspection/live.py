@@ -1,4 +1,4 @@
-"""What live systems say of a query, beside its folders: its lag, and what is not visible yet.
+"""The state that live systems report of a query: its lag, and its invisible rows.
 
 Reads only. What cannot be found out is said, and is no error: the rest is worth having.
 """
@@ -32,7 +32,7 @@ _CLUSTER = ("kafka.bootstrap.servers", "bootstrap.servers")
 
 @dataclass(frozen=True)
 class TopicLag:
-    """How far a topic is ahead of a query.
+    """The number of records by which a topic is ahead of a query.
 
     Attributes:
         source: By its name or place.
@@ -51,7 +51,7 @@ class TopicLag:
 
 @dataclass(frozen=True)
 class LiveStatus:
-    """What live systems say.
+    """The answers of live systems.
 
     Attributes:
         lags: Of sources that read topics of Kafka, if the options say how the cluster is reached.

@@ -43,7 +43,7 @@ _CATALOG = "catalog."
 
 @dataclass(frozen=True)
 class TableStatus:
-    """What a table says of a query.
+    """The record that a table has of a query.
 
     Attributes:
         name: As its options have it.
@@ -105,7 +105,7 @@ class _Epoch(Protocol):
 
 @dataclass(frozen=True)
 class NextStart:
-    """What is known of a query before it starts.
+    """The properties of a query that are known before it starts.
 
     Attributes:
         planned: The newest epoch that Spark has planned; -1 before the first.
@@ -210,7 +210,7 @@ class EpochStatus:
 
 @dataclass(frozen=True)
 class LogStatus:
-    """What an epoch log says.
+    """The content of an epoch log.
 
     Attributes:
         place: Where it is.

@@ -190,7 +190,7 @@ SOURCES = "sources"
 
 @dataclass(frozen=True)
 class CheckpointCopy:
-    """What goes into a new checkpoint. Any process that reaches both.
+    """The content of a new checkpoint. Any process that reaches both.
 
     Attributes:
         old: The checkpoint that is copied; its query may run.

@@ -276,7 +276,7 @@ class CheckpointTranslation:
 
     @cached_property
     def boundary(self) -> RestorePoint:
-        """Where the old query was stopped.
+        """The position at which the old query was stopped.
 
         Raises:
             OptionError: As `restore_point_to_move`.

@@ -1,4 +1,4 @@
-"""What a zygote imports, and what makes its forks as good as new interpreters."""
+"""The imports of a zygote, and the steps that make its forks equal to new interpreters."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class SketchWriter(TwoPhaseWriter[str]):
         raise NotImplementedError
 
     def last_committed(self, query: str) -> CommittedEpoch | None:
-        """What the external system itself says it holds; driver."""
+        """Return the newest epoch that the external system records as committed; driver."""
         raise NotImplementedError
 
     def publish(self, epoch: Epoch, staged: Sequence[str]) -> None:
