@@ -37,7 +37,7 @@ class DurationRecorder:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Record a part of `./run test`, in the process that collects the reports."""
-    part = os.environ.pop("KRISHIV_TEST_PART", None)  # not for pytest in tests
+    part = os.environ.get("KRISHIV_TEST_PART")  # which passed_tests.py removes
     if part and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DurationRecorder(part))
 
