@@ -150,6 +150,28 @@ def options_table(model: type[Options], without: Collection[str] = ()) -> str:
     return table(["option", "default", "meaning"], rows)
 
 
+def split_options_tables(name: str, reader: type[Options], writer: type[Options]) -> dict[str, str]:
+    """Return three tables for a format: options with one meaning in both directions, and the rest.
+
+    A page has these, or the two whole tables.
+    """
+    common = {
+        field
+        for field in reader.model_fields.keys() & writer.model_fields.keys()
+        if _meaning(reader, field) == _meaning(writer, field)
+    }
+    others = reader.model_fields.keys() - common
+    return {
+        f"{name}.common": options_table(reader, without=others),
+        f"{name}.source-only": options_table(reader, without=common),
+        f"{name}.sink-only": options_table(writer, without=common | _OF_BATCHES),
+    }
+
+
+def _meaning(model: type[Options], field: str) -> tuple[str, str | None]:
+    return _default(model, field), model.model_fields[field].description
+
+
 def _default(model: type[Options], field: str) -> str:
     info = model.model_fields[field]
     if info.default is PydanticUndefined:
@@ -283,6 +305,9 @@ def blocks() -> dict[str, str]:
             tables[f"{source.format_name}.sink"] = options_table(
                 source.writer_type.options_type, without=_OF_BATCHES
             )
+        if source.reader_type and source.writer_type:
+            models = source.reader_type.options_type, source.writer_type.options_type
+            tables |= split_options_tables(source.format_name, *models)
     tables["batches.sink"] = options_table(NumberedJobOptions, without=Options.model_fields)
     return {**tables, **storage_tables()}
 

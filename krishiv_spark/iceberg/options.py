@@ -129,8 +129,7 @@ class IcebergOptions(StorageOptions):
         default=None,
         validation_alias=AliasChoices("warehouse", "iceberg.warehouse"),
         description="Location of the tables: a folder that every worker shares, or the catalog's "
-        "name for it. Without `catalog.*`, the catalog is a file `catalog.db` (SQLite) in this "
-        "folder.",
+        "name for it. Without `catalog.*`, it has the catalog, `catalog.db` (SQLite).",
     )
     catalog_name: str = Field(
         default="krishiv",
@@ -148,17 +147,15 @@ class IcebergOptions(StorageOptions):
         gt=0,
         validation_alias=AliasChoices("maxMetadataBytes", "max_metadata_bytes"),
         description="Largest metadata file that is read from a SQL catalog or Glue, after "
-        "decompression. A larger one is an error. The metadata file of a table with 10 000 "
-        "snapshots has about 10 MB.",
+        "decompression. Ten thousand snapshots have about 10 MB.",
     )
     data_files_within: Literal["table", "warehouse", "any"] | None = Field(
         default=None,
         validation_alias=AliasChoices("dataFilesWithin", "data_files_within"),
         description="Allowed location of a table's files: below the table's location (`table`), "
-        "there or below the warehouse (`warehouse`), or anywhere (`any`). By default, reads "
-        "accept any file except a file on a disk for a table that is not on a disk, and a file on "
-        "a host that neither the warehouse nor the catalog names; writes go below the table's "
-        "location or the warehouse.",
+        "there or below the warehouse (`warehouse`), or anywhere (`any`). The default is "
+        "`warehouse` for writes; for reads see [tables that others may "
+        "alter](iceberg-catalogs.md#tables-that-others-may-alter).",
     )
 
     @model_validator(mode="after")

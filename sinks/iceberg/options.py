@@ -103,14 +103,12 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         default=None,
         pattern="^[0-9]+:[0-9a-f]{16}$",
         description="Count and checksum, as `12:00f3a9d1c27b6e54`, of the input of rows that are "
-        "computed from the table itself and differ when they are computed again. "
-        "`txnCompare` compares this value instead of the rows.",
+        "computed from the table itself. `txnCompare` compares this value instead of the rows.",
     )
     if_snapshot: ExpectedSnapshot | None = Field(
         default=None,
-        description="Batch: write only if this is still the newest snapshot of the table, the one "
-        "that the rows were computed from, or `none` if the table has no snapshot. Otherwise "
-        "nothing is written and the batch fails with `CommitRejected`.",
+        description="Batch: write only if this is still the newest snapshot of the table (`none`: "
+        "if it has no snapshot). Otherwise the batch fails with `CommitRejected`.",
     )
     create_table: Literal["ifMissing", "never"] = Field(
         default="ifMissing",
@@ -138,8 +136,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         default="refuse",
         validation_alias=AliasChoices("copiedWarehouse", "copied_warehouse"),
         description="Action for a table whose warehouse was copied or moved with its SQLite "
-        "catalog, so that the catalog still names the original folder: `refuse` fails the query, "
-        "`allow` writes the files to the original folder.",
+        "catalog: `refuse` fails the query, `allow` writes the files to the original folder.",
     )
     table_properties: Annotated[Mapping[str, str], BeforeValidator(_strip_prefix)] = Field(
         default={},
@@ -167,9 +164,9 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
     )
     keep_snapshots: KeepCount | None = Field(
         default=None,
-        description="Number of newest snapshots to keep; each commit expires the others. `all` "
-        "keeps all of them. The history of other branches and tagged snapshots are always kept. "
-        "Without this option and `expireOlderThan`, the table's properties apply.",
+        description="Number of newest snapshots to keep, or `all`; each commit expires the others. "
+        "Without this option and `expireOlderThan`, the [table's "
+        "properties](iceberg-maintenance.md#months-of-operation) apply.",
     )
     expire_older_than: Duration | None = Field(
         default=None,
@@ -179,9 +176,8 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
     )
     keep_metadata_files: KeepCount | None = Field(
         default=None,
-        description="Number of older metadata files to keep; each commit removes the others. `all` "
-        "keeps all of them. The option sets the table's "
-        "`write.metadata.previous-versions-max` and `…delete-after-commit.enabled`.",
+        description="Number of older metadata files to keep, or `all`; each commit removes the "
+        "others. It becomes the table's `write.metadata.previous-versions-max`.",
     )
     checkpoint_location: str | None = Field(
         default=None,

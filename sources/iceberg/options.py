@@ -47,14 +47,13 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
     snapshot_id: int | None = Field(
         default=None,
         validation_alias=_alias("snapshot-id", "snapshotId"),
-        description="Batch: the snapshot to read. Stream: the first load is a full scan of this "
-        "snapshot; rows that were appended after it follow.",
+        description="Snapshot to read. A stream then reads the rows that were appended after it.",
     )
     as_of_timestamp: Milliseconds | None = Field(
         default=None,
         validation_alias=_alias("as-of-timestamp", "asOfTimestamp", "timestampAsOf"),
-        description="Batch: read the table at this time: milliseconds since 1970 UTC, or a time "
-        "with a zone, such as `2013-01-01T12:00:00Z`.",
+        description="Batch: read the newest snapshot at this time: milliseconds since 1970 UTC, or "
+        "a time with a zone, such as `2013-01-01T12:00:00Z`.",
     )
     branch: str | None = Field(
         default=None, description="Branch to read or to follow. Default: `main`."
@@ -78,9 +77,8 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
     )
     starting_offsets: Literal["earliest", "current", "latest"] = Field(
         default="earliest",
-        description="Stream: start of a new query. `earliest`: all rows of the oldest snapshot in "
-        "the table, then rows that were appended after it. `current`: the same, from the newest "
-        "snapshot. `latest`: only rows that are appended from now on.",
+        description="Stream: start of a new query, at the oldest snapshot in the table "
+        "(`earliest`), the newest snapshot (`current`), or the next one (`latest`).",
     )
     max_files_per_trigger: int | None = Field(
         default=None,
@@ -97,24 +95,23 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
     skip_overwrite_snapshots: bool = Field(
         default=False,
         validation_alias=_alias("streaming-skip-overwrite-snapshots", "skipOverwriteSnapshots"),
-        description="Skip snapshots that overwrite rows, including the rows that they add. By "
-        "default, they are an error.",
+        description="Skip snapshots that overwrite rows, including the rows that they add.",
     )
     skip_delete_snapshots: bool = Field(
         default=False,
         validation_alias=_alias("streaming-skip-delete-snapshots", "skipDeleteSnapshots"),
-        description="Skip snapshots that only delete rows. By default, they are an error.",
+        description="Skip snapshots that only delete rows.",
     )
     columns: Names = Field(
         default=(),
-        description="Columns to read, separated by commas. Fewer columns are faster. A schema "
-        "given to Spark takes precedence.",
+        description="Columns to read, separated by commas. A schema given to Spark takes "
+        "precedence.",
     )
     row_filter: str | None = Field(
         default=None,
         validation_alias=_alias("rowFilter", "row-filter"),
         description="Filter for the rows to read, in PyIceberg's notation: `carrier = 'UA' and "
-        "delay >= 15`. Files and row groups without matching rows are not opened.",
+        "delay >= 15`.",
     )
     read_changes: bool = Field(
         default=False,
@@ -123,16 +120,15 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
     )
     key_columns: Names = Field(
         default=(),
-        description="With `readChanges`: columns that identify a row. The `_op` of an inserted row "
-        "is `update` if a row with the same key is deleted in the same batch.",
+        description="With `readChanges`: columns that identify a row. An inserted row has `_op` = "
+        "`update` if a row with its key is deleted in the same batch.",
     )
     max_partition_bytes: ByteSize = Field(
         default=128 * 2**20,
         gt=0,
         validation_alias=_alias("maxPartitionBytes", "split-size"),
         description="Approximate maximum size in bytes that one task reads. Larger files are split "
-        "by row group. Opening a file counts as 4 MiB. By default, tasks are smaller, down to "
-        "`16m`, until there are 200.",
+        "by row group. By default, tasks are smaller, down to `16m`, until there are 200.",
     )
 
     @model_validator(mode="after")
