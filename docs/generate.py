@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from benchmarks.counts.record import Record
 from benchmarks.measure import Figure
 from benchmarks.report import markdown, results
-from docs.tables import counts_table, runs_table, support_table, table
+from docs.tables import counts_table, ratios_table, support_table, table
 from krishiv_spark import errors
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import every_format
@@ -273,8 +273,7 @@ def benchmarks_tables() -> dict[str, str]:
     recorded = results.load(ROOT / "docs" / "performance.json")
     return {
         "benchmarks.readme": markdown.selection(recorded, _is_in_readme),
-        "benchmarks.ratios": markdown.selection(recorded, lambda _, line: results.is_shown(line)),
-        "benchmarks.runs": runs_table(recorded),
+        "benchmarks.ratios": ratios_table(recorded),
         "counts": counts_table(Record.load()),
     }
 

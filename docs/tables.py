@@ -9,13 +9,13 @@ import yaml
 
 from benchmarks.counts.record import Record, newest_of
 from benchmarks.measure import Figure
+from benchmarks.report import words
 from benchmarks.report.results import Results
-from benchmarks.report.words import number
 
 __all__ = [
     "counts_table",
     "is_beside_a_peer",
-    "runs_table",
+    "ratios_table",
     "support_table",
     "table",
 ]
@@ -76,15 +76,14 @@ def is_beside_a_peer(line: Figure) -> bool:
     return line.unit == "x" and theirs.split(",")[0] in _PEERS and "bare" not in line.name
 
 
-def runs_table(recorded: Results) -> str:
-    """Return a table of the runs in which the figures of a record were measured."""
-    rows = []
-    for key, run in recorded.taken.items():
-        names = [f"`{n}`" for n, one in recorded.benchmarks.items() if one.taken == key]
-        commit = f"{run.commit[:10]}{', with changes' if run.changed else ''}"
-        used = [run.versions["pyspark"], run.machine.processor]
-        rows.append([f"{run.date:%Y-%m-%d}", commit, *used, ", ".join(names)])
-    return table(["date", "commit", "PySpark", "processor", "benchmarks"], rows)
+def ratios_table(recorded: Results) -> str:
+    """Return a table of the ratios to other connectors, and of the figures that miss a goal."""
+    rows = [
+        [f"`{name}`", line.name, words.middle(line), words.spread(line), words.goal(line)]
+        for name, line in recorded.figures()
+        if is_beside_a_peer(line) or (line.goal and not line.met and "bare" not in line.name)
+    ]
+    return table(["benchmark", "figure", "median", "95 % interval", "goal"], rows)
 
 
 def counts_table(record: Record) -> str:
@@ -103,4 +102,4 @@ def _summed(counts: dict[str, dict[str, Any]], unit: str) -> str:
         for name, kept in counts.items()
         if kept["unit"].removesuffix(" beside a broker") == unit and not name.endswith(", later")
     ]
-    return number(sum(values)) if values else "-"
+    return words.number(sum(values)) if values else "-"
