@@ -42,7 +42,7 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
     delivery: Literal["exactly-once", "at-least-once"] = Field(
         default="exactly-once",
         description="Guarantee of the sink: transactions that the driver ends (`exactly-once`), or "
-        "an idempotent producer alone (`at-least-once`).",
+        "an idempotent producer (`at-least-once`).",
     )
     id_prefix: str = Field(
         default="krishiv",
@@ -54,8 +54,8 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
         default=_MAX_TIMEOUT_MS,
         gt=0,
         validation_alias="kafka.transaction.timeout.ms",
-        description="Transaction time-out in milliseconds. It must be longer than the longest "
-        "batch. The brokers' `transaction.max.timeout.ms` limits it.",
+        description="Transaction time-out in milliseconds, longer than the longest batch. The "
+        "brokers' `transaction.max.timeout.ms` limits it.",
     )
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field(
         default="none",
@@ -72,6 +72,6 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
     on_lost_transactions: Literal["repair", "error"] = Field(
         default="repair",
         description="Action if brokers aborted a part of a committed epoch because the driver was "
-        "away for longer than the time-out: write that part again, provided that its tasks have "
-        "the same rows as before (`repair`), or fail (`error`).",
+        "away too long: write that part again if its tasks have the same rows "
+        "(`repair`), or fail (`error`).",
     )

@@ -182,65 +182,61 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     subscribe_pattern: str | None = Field(
         default=None,
-        description="Regular expression for whole topic names. Topics that are created while the "
-        "query runs are read too.",
+        description="Regular expression for whole topic names, in Python's syntax. New topics are "
+        "read too.",
     )
     assign: Assignment | None = Field(
         default=None, description='Partitions, as JSON: `{"orders": [0, 2]}`.'
     )
     starting_offsets: Offsets | None = Field(
         default=None,
-        description="Start of a new query: `earliest` (the default of batch reads), `latest` (the "
-        'default of streams), or JSON for each partition, `{"orders": {"0": 23, "1": '
-        "-2}}`; -2 is earliest and -1 latest. Partitions that appear later start at "
-        "earliest.",
+        description="Start of a new query: `earliest` (default of batches), `latest` (default of "
+        'streams), or JSON for each partition, `{"orders": {"0": 23, "1": -2}}`; -2 is '
+        "earliest, -1 latest.",
     )
     starting_timestamp: Moment | None = Field(
         default=None,
-        description="Start at the first record of each partition with this timestamp or later "
-        "(epoch milliseconds, UTC). Takes precedence over the other starting options.",
+        description="Start at the first record with this timestamp or later (epoch milliseconds, "
+        "UTC). Takes precedence over the other starting options.",
     )
     starting_offsets_by_timestamp: Moments | None = Field(
         default=None,
-        description="Start at the first record with this timestamp or later, with a timestamp for "
-        'each partition, `{"orders": {"0": 1700000000000}}`. Takes precedence over '
-        "`startingOffsets`.",
+        description="Start at the first record with this timestamp or later, as JSON for each "
+        'partition: `{"orders": {"0": 1700000000000}}`. Takes precedence over `startingOffsets`.',
     )
     starting_offsets_by_timestamp_strategy: Literal["error", "latest"] = Field(
         default="error",
-        description="Action for a partition in which no record has the starting timestamp or a "
-        "later one: fail (`error`), or start at its end (`latest`).",
+        description="Action for a partition without a record of the starting timestamp or later: "
+        "fail (`error`), or start at its end (`latest`).",
     )
     ending_offsets: Offsets | None = Field(
         default=None,
-        description="End of a batch read, exclusive: `latest`, or JSON as for `startingOffsets`.",
+        description="End of a batch read, exclusive: `latest`, or JSON as `startingOffsets`.",
     )
     ending_timestamp: Moment | None = Field(
         default=None,
-        description="End of a batch read, exclusive: a timestamp as for `startingTimestamp`.",
+        description="End of a batch read, exclusive, as `startingTimestamp`.",
     )
     ending_offsets_by_timestamp: Moments | None = Field(
         default=None,
-        description="End of a batch read, exclusive: timestamps as for "
-        "`startingOffsetsByTimestamp`.",
+        description="End of a batch read, exclusive, as `startingOffsetsByTimestamp`.",
     )
     fail_on_data_loss: bool = Field(
         default=True,
-        description="Fail if records were deleted before they were read, or if a topic was "
-        "deleted. With `false`, the query continues with the remaining records and logs a warning.",
+        description="Fail if records or topics were deleted before they were read. With `false`, "
+        "continue with the remaining records and log a warning.",
     )
     max_rows_per_trigger: int | None = Field(
         default=None,
         gt=0,
         validation_alias=_choices("maxOffsetsPerTrigger", "maxRowsPerTrigger"),
         description="Maximum number of offsets in a batch, shared in proportion to the backlog of "
-        "each partition. Each of these partitions gets at least one.",
+        "each partition, with at least one for each.",
     )
     min_offsets_per_trigger: int | None = Field(
         default=None,
         gt=0,
-        description="Minimum number of offsets in a batch. The query waits until they are "
-        "available.",
+        description="Minimum number of offsets in a batch; the query waits for them.",
     )
     max_trigger_delay: Duration = Field(
         default=900_000,
@@ -250,7 +246,7 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     min_partitions: int | None = Field(
         default=None,
         gt=0,
-        description="Minimum number of tasks of a batch: large Kafka partitions are split to reach "
+        description="Minimum number of tasks of a batch; large Kafka partitions are split to reach "
         "it.",
     )
     max_records_per_partition: int | None = Field(
@@ -259,67 +255,65 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     offsets_together: int = Field(
         default=10_000,
         ge=0,
-        description="Kafka partitions that together have no more new offsets than this are read by "
-        "one task; 0 means one task for each partition.",
+        description="Kafka partitions with no more new offsets than this together are read by one "
+        "task; 0 means one task for each partition.",
     )
     include_headers: bool = Field(default=False, description="Add a column `headers`.")
     columns: Names = Field(
         default=(),
-        description="Columns to read, separated by commas. Fewer columns are faster. A schema "
-        "given to Spark takes precedence.",
+        description="Columns to read, separated by commas. A schema given to Spark takes "
+        "precedence.",
     )
     value_format: Literal["raw", "json", "avro"] = Field(
         default="raw",
-        description="With `json`, the fields of each value become columns: the fields in "
-        "`valueSchema`. With `avro`, the fields of the schema in the schema registry "
-        "(`registry.url`) do.",
+        description="Replace the columns by the fields of JSON values (`json`, with `valueSchema`) "
+        "or Avro values (`avro`, with `registry.url`).",
     )
     registry: Annotated[RegistrySettings | None, BeforeValidator(_registry)] = Field(
         default=None,
         validation_alias="registry.url",
         description="Address of a schema registry with Confluent's interface. Its other settings "
-        "are given in the same way: `registry.subject`, `registry.version`, `registry.timeout`, "
-        "`registry.basic.auth.user.info` and so on; [kafka-avro.md](kafka-avro.md).",
+        "are options with the prefix `registry.` too: "
+        "[kafka-avro.md](kafka-avro.md#the-registry).",
     )
     value_schema: str | None = Field(
         default=None,
-        description="Fields of JSON values, as `id BIGINT, name STRING`. By default, they are the "
-        "columns of `.schema(...)` whose names are not Kafka columns.",
+        description="Fields of JSON values, as `id BIGINT, name STRING`. Default: the columns of "
+        "`.schema(...)` that are not Kafka's.",
     )
     bad_records: Literal["fail", "null", "divert"] = Field(
         default="fail",
-        description="Action for a value that is not valid JSON for the schema, or has none of the "
-        "fields: `fail`; `null`: nulls in its columns; `divert`: nulls in its columns, the "
-        "value in a column `_raw` and the reason in `_error`.",
+        description="Action for a value that does not fit the schema: `fail`; `null`: nulls in its "
+        "columns; `divert`: nulls, the value in a column `_raw` and the reason in "
+        "`_error`.",
     )
     null_values: Literal["keep", "drop", "bad"] | None = Field(
         default=None,
-        description="Action for a record without a value (a tombstone): `keep`: a row with nulls "
-        "in its columns; `drop`: no row; `bad`: the action for a bad value. The default is "
-        "`keep`, with a warning.",
+        description="Action for a record without a value (a tombstone): `keep` it as a row with "
+        "nulls (default, with a warning), `drop` it, or treat it as a `bad` value.",
     )
     unknown_fields: Literal["ignore", "count", "fail", "keep"] = Field(
         default="ignore",
-        description="Action for fields of JSON values that the schema does not have: `ignore` "
-        "them, `count` them by name in the log, `fail`, or `keep` them as JSON in a column "
+        description="Action for fields of JSON values outside of the schema: `ignore` them, "
+        "`count` them by name in the log, `fail`, or `keep` them as JSON in a column "
         "`_unknown`.",
     )
     time_zone: Zone | None = Field(
         default=None,
-        description="Time zone of times in JSON values that have none, if the schema has "
-        "TIMESTAMP. By default, such a value is bad.",
+        description="Time zone of times without one in JSON values, for TIMESTAMP. By default, "
+        "such a value is bad.",
     )
     epoch_unit: Units | None = Field(
         default=None,
-        description="Unit of numbers in JSON values for TIMESTAMP or TIMESTAMP_NTZ in the schema: "
-        '`s`, `ms`, `us` or `ns` since 1970; or JSON for single fields, `{"at": "ms", '
-        '"order.day": "d"}`, in which `d` are the days of a DATE. By default, such a value is bad.',
+        description="Unit of numbers since 1970 in JSON values for times: `s`, `ms`, `us` or `ns`; "
+        'or JSON for single fields, `{"at": "ms", "order.day": "d"}`, with `d` for '
+        "DATE. By default, such a value is bad.",
     )
     group_id: str | None = Field(
         default=None,
         validation_alias=_choices("groupId", "group.id"),
-        description="Consumer group to which the position is committed after each batch, so that "
-        "Kafka's tools show the lag. The query never starts from it.",
+        description="Consumer group to which the position is committed after each batch, for "
+        "Kafka's tools. The query never starts from it.",
     )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         default="read_committed",
@@ -341,54 +335,49 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         default=4 * 2**20,
         gt=0,
         validation_alias=_choices("maxFetchBytes", "kafka.fetch.max.bytes"),
-        description="Approximate maximum size of one fetch in bytes. A task keeps two fetches in "
-        "memory.",
+        description="Approximate maximum size of one fetch in bytes. A task keeps two in memory.",
     )
     max_inflated_bytes: ByteSize = Field(
         default=INFLATED_BYTES,
         gt=0,
         le=2**30,
-        description="Maximum size in bytes of the records of one compressed batch after "
-        "decompression, and of the headers of one record in memory. A task needs up to three "
-        "times as much.",
+        description="Maximum size in bytes of one batch of records after decompression, and of the "
+        "headers of one record. A task needs up to three times as much memory.",
     )
     bad_batches: Literal["fail", "skip"] = Field(
         default="fail",
         description="Action for a batch of records that exceeds `maxInflatedBytes` or cannot be "
-        "decoded: `fail`, or `skip` it with a warning. The rows of a skipped batch are "
-        "lost. A wrong checksum is always an error.",
+        "decoded: `fail`, or `skip` it with a warning, which loses its rows. A wrong "
+        "checksum is always an error.",
     )
     max_partition_fetch_bytes: ByteSize | None = Field(
         default=None,
         validation_alias=_choices("kafka.max.partition.fetch.bytes"),
-        description="Accepted for compatibility with Spark's connector; it has no effect.",
+        description="Accepted without effect, for queries of Spark's connector.",
     )
     group_id_prefix: str | None = Field(
         default=None,
-        description="Accepted for compatibility with Spark's connector; no group is joined.",
+        description="Accepted without effect, for queries of Spark's connector.",
     )
     member_group_id: str | None = Field(
         default=None,
         validation_alias=_choices("kafka.group.id"),
-        description="Accepted for compatibility with Spark's connector; no group is joined. See "
-        "`groupId`.",
+        description="Accepted without effect; see `groupId`.",
     )
     num_retries: int | None = Field(
         default=None,
         validation_alias=_choices("fetchOffset.numRetries"),
-        description="Accepted for compatibility with Spark's connector; use "
-        "`kafka.default.api.timeout.ms` instead.",
+        description="Accepted without effect; see `kafka.default.api.timeout.ms`.",
     )
     retry_interval_ms: int | None = Field(
         default=None,
         validation_alias=_choices("fetchOffset.retryIntervalMs"),
-        description="Accepted for compatibility with Spark's connector; it has no effect.",
+        description="Accepted without effect, for queries of Spark's connector.",
     )
     poll_timeout_ms: int | None = Field(
         default=None,
         validation_alias=_choices("kafkaConsumer.pollTimeoutMs"),
-        description="Accepted for compatibility with Spark's connector; use "
-        "`kafka.default.api.timeout.ms` instead.",
+        description="Accepted without effect; see `kafka.default.api.timeout.ms`.",
     )
 
     format_name: ClassVar[str] = "krishiv-kafka"
