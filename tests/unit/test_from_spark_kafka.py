@@ -9,7 +9,9 @@ from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
 PAGE = (ROOT / "docs" / "from-spark-kafka.md").read_text()
-ROW = re.compile(r"^\| `([\w.]+)` \| (same|no effect|unknown|refused|other) \|", re.MULTILINE)
+ROW = re.compile(
+    r"^\| (`[\w.]+`(?:, `[\w.]+`)*) \| (same|no effect|unknown|refused|other) \|", re.MULTILINE
+)
 VALUES = {
     "kafka.bootstrap.servers": "b:9092",
     "subscribe": "t",
@@ -48,7 +50,9 @@ OTHERWISE = {  # needs files, or a whole login: docs/kafka-operations.md, tests/
 def rows(heading: str) -> list[tuple[str, str]]:
     """The options of a part of the page, and what becomes of each."""
     (part,) = re.findall(rf"^{re.escape(heading)}.*?(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    return ROW.findall(part)
+    return [
+        (name, fate) for names, fate in ROW.findall(part) for name in re.findall(r"[\w.]+", names)
+    ]
 
 
 def faults(model, name):
