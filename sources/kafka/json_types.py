@@ -2,7 +2,7 @@
 
 Arrow's reader of JSON decides which JSON a type accepts, and this module decides how a text or a
 number becomes a time, a day, bytes or a map. A value is the one that Spark's ``from_json`` gives,
-or an error: docs/kafka.md has the table, and tests/spark/test_kafka_json.py compares both.
+or an error: docs/kafka-json.md has the table, and tests/spark/test_kafka_json.py compares both.
 """
 
 from __future__ import annotations

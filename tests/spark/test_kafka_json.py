@@ -1,7 +1,7 @@
 """JSON values beside the JVM's from_json, over generated values: type, form, nesting, session zone.
 
-The rule of docs/kafka.md: a value is the one that from_json gives, or it is bad; where from_json
-gives null, it is bad.
+The rule of docs/kafka-json.md: a value is the one that from_json gives, or it is bad; where
+from_json gives null, it is bad.
 """
 
 import base64

@@ -411,7 +411,7 @@ def test_the_memory_of_a_task_is_bounded_by_the_option(path, which):
 
 
 def _bound_mib(name, limit):
-    """What docs/kafka.md states; many rows of a large batch take no more than a few pieces."""
+    """Return the bound in docs/kafka-operations.md; many rows take no more than a few pieces."""
     is_in_pieces = name.startswith(("rows", "many")) and "snappy" not in name
     return 250 if is_in_pieces else 3 * limit + 200
 

@@ -1,6 +1,6 @@
 """JSON values as columns: the forms of each type, and values that are not as expected.
 
-The forms are those of docs/kafka.md; tests/spark/test_kafka_json.py compares generated values
+The forms are those of docs/kafka-json.md; tests/spark/test_kafka_json.py compares generated values
 with the JVM's from_json.
 """
 
