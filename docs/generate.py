@@ -150,21 +150,44 @@ def options_table(model: type[Options], without: Collection[str] = ()) -> str:
     return table(["option", "default", "meaning"], rows)
 
 
+def format_tables(source: type[KrishivDataSource]) -> dict[str, str]:
+    """Return the tables of a format's options: all, without the shared ones, and by direction."""
+    name, tables = source.format_name, dict[str, str]()
+    reader = source.reader_type.options_type if source.reader_type else None
+    writer = source.writer_type.options_type if source.writer_type else None
+    if reader:
+        tables[f"{name}.source"] = options_table(reader)
+        shared = _common_fields(reader, SourceOptions)
+        tables[f"{name}.source-own"] = options_table(reader, without=shared)
+    if writer:
+        tables[f"{name}.sink"] = options_table(writer, without=_OF_BATCHES)
+        shared = _common_fields(writer, LogPlaceOptions)
+        tables[f"{name}.sink-own"] = options_table(writer, without=shared | _OF_BATCHES)
+    if reader and writer:
+        tables |= split_options_tables(name, reader, writer)
+    return tables
+
+
 def split_options_tables(name: str, reader: type[Options], writer: type[Options]) -> dict[str, str]:
     """Return three tables for a format: options with one meaning in both directions, and the rest.
 
     A page has these, or the two whole tables.
     """
-    common = {
-        field
-        for field in reader.model_fields.keys() & writer.model_fields.keys()
-        if _meaning(reader, field) == _meaning(writer, field)
-    }
+    common = _common_fields(reader, writer)
     others = reader.model_fields.keys() - common
     return {
         f"{name}.common": options_table(reader, without=others),
         f"{name}.source-only": options_table(reader, without=common),
         f"{name}.sink-only": options_table(writer, without=common | _OF_BATCHES),
+    }
+
+
+def _common_fields(first: type[Options], second: type[Options]) -> set[str]:
+    """Return the fields of two models that have the same default and description in both."""
+    return {
+        field
+        for field in first.model_fields.keys() & second.model_fields.keys()
+        if _meaning(first, field) == _meaning(second, field)
     }
 
 
@@ -297,16 +320,10 @@ def blocks() -> dict[str, str]:
         tables[f"cases.{name}"] = cases_table(suite)
     for name, part in JOB_PARTS.items():
         tables[name] = keys_table(part)
+    tables["shared.source"] = options_table(SourceOptions)
+    tables["shared.sink"] = options_table(LogPlaceOptions, without=_OF_BATCHES)
     for source in every_format():
-        if source.reader_type:
-            tables[f"{source.format_name}.source"] = options_table(source.reader_type.options_type)
-        if source.writer_type:
-            tables[f"{source.format_name}.sink"] = options_table(
-                source.writer_type.options_type, without=_OF_BATCHES
-            )
-        if source.reader_type and source.writer_type:
-            models = source.reader_type.options_type, source.writer_type.options_type
-            tables |= split_options_tables(source.format_name, *models)
+        tables |= format_tables(source)
     tables["batches.sink"] = options_table(NumberedJobOptions, without=Options.model_fields)
     return {**tables, **storage_tables()}
 
