@@ -18,8 +18,8 @@ class ParquetSinkOptions(CheckpointOptions):
 
     path: str = Field(
         validation_alias=AliasChoices("path", "parquet.path"),
-        description="Folder of the table, on a file system that every worker shares, or in a "
-        "store: `s3://`, `abfss://`, `gs://`, `hdfs://`.",
+        description="Folder of the table on a file system that every worker shares, in a bucket "
+        "or on HDFS.",
     )
     partition_by: Names = Field(
         default=(), description="Columns that become folders, separated by commas."

@@ -59,15 +59,13 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
 
     path: str = Field(
         validation_alias=AliasChoices("path", "parquet.path"),
-        description="Folder, file or glob: a path or `file:` URL on a file system that every "
-        "worker shares, or a URL of a bucket or HDFS. The wildcards of a glob are `*`, `?`, "
-        "`[ab]` and `{a,b}`.",
+        description="Folder, file or glob (`*`, `?`, `[ab]`, `{a,b}`) on a file system that "
+        "every worker shares, in a bucket or on HDFS.",
     )
     moved_from: str | None = Field(
         default=None,
-        description="Stream: previous location of the files, if all of them were moved to `path` "
-        "since the query last ran. Without this option, another `path` is refused, because files "
-        "with the same names would count as read.",
+        description="Stream: previous `path` of the files, if all of them were moved since the "
+        "query last ran.",
     )
     max_files_per_trigger: int | None = Field(
         default=10_000, gt=0, description="Maximum number of files in a batch."
@@ -76,8 +74,7 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
         default=7 * 86_400_000,
         ge=0,
         description="Maximum age of a file when it appears, compared with the newest file that was "
-        "read. Older files are skipped and counted in the progress. Files of a backlog are "
-        "never too old. The option has no effect with `latestFirst` or in batch reads.",
+        "read. Older files are skipped. It has no effect with `latestFirst` or in batch reads.",
     )
     latest_first: bool = Field(
         default=False,
@@ -85,9 +82,8 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
     )
     state_location: str | None = Field(
         default=None,
-        description="Folder for the query's state, which can be too large for an offset. A folder "
-        "next to the checkpoint is suitable. By default, it is `_krishiv_sources/` in the folder "
-        "of `path`, which must then be writable.",
+        description="Folder for the query's [state](#state-of-a-query). Default: "
+        "`_krishiv_sources/` in the folder of `path`.",
     )
     recursive_file_lookup: bool = Field(
         default=False,
@@ -101,17 +97,14 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
     )
     fail_on_data_loss: bool = Field(
         default=True,
-        description="Fail if a file was deleted after it was chosen for a batch, or belongs to a "
-        "published epoch of `krishiv-parquet` and is missing, or has other rows than when "
-        "it was chosen. With `false`, missing files are skipped and counted, and changed "
-        "files are read in their current form.",
+        description="Fail if a file was deleted or changed after it was chosen for a batch, or if "
+        "a file of a published epoch of `krishiv-parquet` is missing. With `false`, missing files "
+        "are skipped, and changed files are read in their current form.",
     )
     bad_files: Literal["fail", "skip"] = Field(
         default="fail",
         description="Action for a damaged file: `fail`, or `skip` it. With `skip`, the footer of "
-        "each file is read before the file is chosen; a file with an unreadable footer waits "
-        "until it is repaired. A valid file that is not supported or has another type is never "
-        "skipped.",
+        "each file is read before the file is chosen.",
     )
     max_partition_bytes: ByteSize = Field(
         default=128 * 2**20,
@@ -120,22 +113,19 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
     )
     starting_offsets: Literal["earliest", "latest"] = Field(
         default="earliest",
-        description="Start of a new query. With `latest`, files that exist when the query first "
-        "runs count as read, except files that are still being written.",
+        description="Start of a new query. With `latest`, complete files that exist when the "
+        "query first runs count as read.",
     )
     time_zone: Zone | None = Field(
         default=None,
-        description="Time zone of times that have none, if the schema has TIMESTAMP: in names of "
-        "partition folders that other writers than krishiv-parquet created, and in columns "
-        "without a zone. It is also the zone in which Spark 2 wrote times before 1900. By "
-        "default, such times are an error.",
+        description="Time zone of times that have none and are read as TIMESTAMP, in columns and "
+        "in names of partition folders. By default, such times are an error.",
     )
     datetime_rebase_mode: RebaseMode | None = Field(
         default=None,
-        description="Calendar of dates before 1582-10-15 and times before 1900 in files that do "
-        "not record which Spark wrote them, as in Spark's own reader: `LEGACY` for Spark 2 and "
-        "Hive, `CORRECTED` for others; `EXCEPTION` refuses them. By default, files that Spark up "
-        "to 2.4.5 wrote are refused if they have such values, and others are `CORRECTED`.",
+        description="Calendar of old dates and times in files that do not record their version of "
+        "Spark: `LEGACY`, `CORRECTED` or `EXCEPTION` "
+        "([old calendars](parquet-unusual-files.md#old-calendars)).",
     )
     int96_rebase_mode: RebaseMode | None = Field(
         default=None, description="Calendar of INT96 timestamps, with the same values."
