@@ -110,9 +110,8 @@ class Depot(JobModel):
     options: dict[str, _Option] = Field(
         default={},
         repr=False,
-        description="Options of the format. A value may be `{env: NAME}` or `{file: path}`. "
-        "Messages may show it if it contains `secret: false`, and never if it contains `secret: "
-        "true`.",
+        description="Options of the format. A value may be `{env: NAME}` or `{file: path}`; "
+        "`secret: true` or `false` in it decides whether messages hide it.",
     )
     description: str | None = Field(
         default=None, description="Description for readers of the file."

@@ -225,9 +225,7 @@ class _Read(JobModel):
     )
     deduplicate: Names | None = Field(
         default=None,
-        description="Columns that identify duplicates: one row is kept for each combination of "
-        "their values. In a stream with a watermark, duplicates are found within the allowed "
-        "lateness.",
+        description="Columns that identify duplicates, of which one row is kept.",
     )
     title: str | None = Field(default=None, description="Title for readers of the file.")
     description: str | None = Field(
@@ -245,8 +243,8 @@ class JobInput(_Read):
     )
     format: str | None = Field(
         default=None,
-        description="Format of krishiv-spark or of Spark; `iceberg`, `kafka` and `kafkajson` mean "
-        "krishiv-spark's.",
+        description="Format of krishiv-spark or of Spark. `iceberg`, `kafka` and `kafkajson` mean "
+        "krishiv-spark's; `parquet`, `json` and others mean Spark's.",
     )
     is_stream: bool = Field(default=False, description="If `true`, rows are read as a stream.")
     options: OptionTexts = Field(
@@ -313,8 +311,7 @@ class JobOutput(JobModel):
     """An output: the target for the rows of a view."""
 
     name: Annotated[str, Field(pattern=_OUTPUT)] = Field(
-        description="Permanent name of the output. It identifies the output's folder in the "
-        "checkpoint."
+        description="Permanent name of the output, and of its folder in the checkpoint."
     )
     view: str | None = Field(
         default=None, description="Input or step to write. Default: the view called `name`."
@@ -326,15 +323,15 @@ class JobOutput(JobModel):
     )
     save_mode: SaveMode = Field(
         default="append",
-        description="Save mode of a batch, case-insensitive: the action for existing rows.",
+        description="Save mode of a batch: `append`, `overwrite`, `ignore` or `errorIfExists`.",
     )
     output_mode: OutputModeName | None = Field(
-        default=None, description="Output mode of a stream, case-insensitive. Default: `append`."
+        default=None,
+        description="Output mode of a stream: `append` (the default), `complete` or `update`.",
     )
     keys: Names = Field(
         default=[],
-        description="Columns that identify a row. A new row replaces earlier rows with the same "
-        "key (upsert).",
+        description="Columns that identify a row, which replaces earlier rows with the same key.",
     )
     partition_by: Names = Field(
         default=[], description="Partition columns, or transforms of Iceberg."
@@ -365,8 +362,7 @@ class Streaming(JobModel):
     trigger_mode: TriggerMode | None = Field(
         default=None,
         description="Trigger of the stream: `Once`, `AvailableNow`, `ProcessingTime` or "
-        "`Continuous`, case-insensitive. By default, each batch starts as soon as the previous "
-        "one has ended.",
+        "`Continuous`, case-insensitive.",
     )
     trigger_duration: Span | None = Field(
         default=None, description="Interval between batches, for `ProcessingTime`."
@@ -422,7 +418,7 @@ class JobSpec(JobModel):
     ] = Field(default="WARN", description="Log level of Spark.")
     timeout: Span | None = Field(default=None, description="Maximum run time of the job.")
     stop_after_idle: Span | None = Field(
-        default=None, description="Idle time after which the job ends: the time without a new row."
+        default=None, description="Time without a new row after which the job ends."
     )
     grace_time: Span = Field(
         default=60_000,
