@@ -105,22 +105,19 @@ class NumberedJobOptions(Options):
     txn_version: int | None = Field(default=None, ge=0, description="Number of the batch.")
     txn_repeats: Literal["any", "newest"] = Field(
         default="any",
-        description="Numbers that may be repeated and are then skipped: any number that is not "
-        "higher (`any`), or only the newest, as Spark repeats batches (`newest`). With `newest`, "
-        "a lower number is an error, because another batch may have had it: the checkpoint was "
-        "rolled back.",
+        description="Numbers that are skipped: each that is not higher than the newest (`any`), "
+        "or the newest only (`newest`), with which a lower number is an error.",
     )
     txn_compare: bool = Field(
         default=True,
-        description="If `true`, a skipped batch must have the same rows as the batch that was "
-        "written under its number, by count and checksum. Otherwise it is an error.",
+        description="If `true`, a skipped batch with other rows than were written under its "
+        "number, by count and checksum, is an error.",
     )
 
     txn_query_id: Annotated[str, AfterValidator(checked_id)] | None = Field(
         default=None,
-        description="Spark's id of the query that numbers the batches. It is stored with the "
-        "newest batch, and another query that uses the same `txnAppId` is refused. `each_batch`, "
-        "`upsert` and `aggregate` set it if `query` names the query.",
+        description="Spark's id of the query that numbers the batches. Another query with the "
+        "same `txnAppId` is refused.",
     )
     txn_replaces: Annotated[str, AfterValidator(checked_id)] | None = Field(
         default=None,
@@ -129,15 +126,13 @@ class NumberedJobOptions(Options):
     )
     txn_checkpoint: str | None = Field(
         default=None,
-        description="Checkpoint of the query around `foreachBatch`. Its folder `krishiv` records "
-        "the newest batch that was committed into each target, so that a target that was restored "
-        "from an older copy is refused. `each_batch` and `upsert` set it.",
+        description="Checkpoint of the query around `foreachBatch`, which records the newest batch "
+        "of each target. A target that was restored from an older copy is then refused.",
     )
     txn_run: str | None = Field(
         default=None,
         description="Text that is different for each start of the query. The record in the "
-        "checkpoint is then read once for each start and process, instead of for each batch. "
-        "`each_batch` and `upsert` set it.",
+        "checkpoint is then read once for each start instead of for each batch.",
     )
 
     @model_validator(mode="after")
