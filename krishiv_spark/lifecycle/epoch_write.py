@@ -1,6 +1,6 @@
 """Spark's writer methods, in terms of the three roles of a sink: planner, task and committer.
 
-`EpochWrite` has the order of the steps, which is the same for streams and batch jobs. Its
+`EpochWrite` defines the order of the steps, which is the same for streams and batch jobs. Its
 `EpochIdentity` decides which epoch is written, and whether the sink has it already.
 """
 
@@ -52,7 +52,7 @@ __all__ = ["BatchWrite", "EpochWrite", "StreamWrite"]
 
 _log = logging.getLogger(__name__)
 
-# 4.1 and later hand Arrow only to this class; 4.0's worker hands it to any DataSourceArrowWriter.
+# 4.1 and later pass Arrow batches only to this class; 4.0 passes them to any DataSourceArrowWriter.
 _StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
 
 
@@ -60,9 +60,9 @@ class EpochWrite:
     """The write of one epoch into a sink.
 
     Args:
-        writer: An author's writer.
-        identity: Identity of the epoch. The committer of the sink is no argument, since it never
-            travels: each role makes it from the writer.
+        writer: The writer of a format.
+        identity: Identity of the epoch. The committer of the sink is no argument, since it is never
+            pickled: each role creates it from the writer.
     """
 
     def __init__(self, writer: Writer[Any, Any], identity: EpochIdentity) -> None:
@@ -71,12 +71,12 @@ class EpochWrite:
         self._plan: Plan | None = None
 
     def known_secrets(self) -> set[str]:
-        """Return the secrets in the options, which no error may show."""
+        """Return the secrets in the options, which must not appear in an error."""
         found: set[str] = self._writer.options.secrets()
         return found
 
     def _set_log_context(self, query: str | None, epoch: int | None, **more: object) -> None:
-        """Name the query, the epoch and the task of this process in each line of its log."""
+        """Set the query, the epoch and the task that each log line of this process names."""
         set_log_context(self._writer.options.log_level, query=query, epoch=epoch, **more)
 
     def _read_committed(self, committer: Publisher[Any], query: str) -> CommittedEpoch | None:
@@ -87,7 +87,10 @@ class EpochWrite:
 
     @message_before_traceback
     def __getstate__(self) -> dict[str, Any]:
-        """Plan the epoch. Spark pickles a writer in one process only: the planner, before tasks."""
+        """Plan the epoch.
+
+        Spark pickles a writer in one process only: in the planner, before the tasks.
+        """
         if self._plan is None:
             try:
                 with explain_disk_full(self._writer.options):
@@ -102,7 +105,8 @@ class EpochWrite:
         tune_worker()
         writer, identity = self._writer, self._identity
         query, number, offsets = identity.resolve_query(writer)
-        # First, before the log has a new owner: a write that is refused here has changed nothing.
+        # The check comes first, before the log has a new owner: a refused write has changed
+        # nothing.
         writer.check()
         if query is None:
             return Plan(None, payload=writer.plan(None))
@@ -114,7 +118,7 @@ class EpochWrite:
         if isinstance(committer, SupportsGenerations):
             owns = committer.begin(epoch)
         payload = writer.plan(owns)
-        # Last: where there are generations, an earlier one can publish no more.
+        # This comes last: if there are generations, an earlier one cannot publish any more.
         committed = self._read_committed(committer, query)
         recorded = identity.accept(writer, committer, epoch, committed)
         if owns is None:
@@ -128,7 +132,10 @@ class EpochWrite:
 
     @message_before_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Spark: executor, once per attempt of a task. A replayed epoch costs no work."""
+        """Write the rows of a task. Spark: executor, once per attempt of a task.
+
+        A replayed epoch costs no work.
+        """
         tune_worker()
         use_long_timeouts()
         context, plan = TaskContext.get(), self._plan
@@ -214,22 +221,23 @@ class EpochWrite:
     def _is_already_committed(
         self, committer: Publisher[Any], epoch: Epoch, staged: Sequence[Any]
     ) -> bool:
-        """Return True if there is nothing to publish; then nothing stays staged either."""
+        """Return True if the epoch is committed already. Its staged rows are then discarded."""
         try:
             committed = self._read_committed(committer, epoch.query)
             if not self._identity.is_committed(epoch, committed):
                 return False
         except CheckpointMismatch:
             committer.discard(staged)
-            _check_owner(committer, epoch)  # that another driver has gone on explains more
+            # If another driver has taken over, its error explains more.
+            _check_owner(committer, epoch)
             raise
         committer.discard(staged)
         self._identity.confirm(epoch, committed, self._recorded)
         return True
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
-        # With every message present, the tasks succeeded and the commit failed: it may have
-        # happened all the same, so nothing may be touched.
+        # If every message is present, the tasks succeeded and the commit failed. It may have taken
+        # effect, so nothing may be changed.
         if messages and all(message is not None for message in messages):
             _log.warning("a commit failed: what it staged is left for the next attempt to settle")
             return
@@ -256,12 +264,14 @@ def _check_owner(committer: Publisher[Any], epoch: Epoch) -> None:
 
 @final
 class StreamWrite(EpochWrite, _StreamArrowWriter, DataSourceArrowWriter):  # type: ignore[misc]  # base chosen by version
-    """``df.writeStream``. Spark makes a new one in the commit process for each commit or abort.
+    """The writer of ``df.writeStream``. The commit process gets a new one for each commit or abort.
 
     Args:
-        writer: An author's writer.
-        query: Id of the streaming query, if a user named it; otherwise the checkpoint contains it.
-        checkpoint: Checkpoint of the query; None if the sink was not given it, or may not read it.
+        writer: The writer of a format.
+        query: Id of the streaming query, if the user specified it; otherwise it is read from the
+            checkpoint.
+        checkpoint: Checkpoint of the query; None if the options contain none, or one that the sink
+            may not read.
         hidden: Values of options that no record may contain.
     """
 
@@ -277,10 +287,10 @@ class StreamWrite(EpochWrite, _StreamArrowWriter, DataSourceArrowWriter):  # typ
         super().__init__(writer, CheckpointEpoch(query, checkpoint, hidden))
 
     def check_start(self, *, new_target: bool = False) -> None:
-        """Raise what the first epoch would be refused for. Planner, before the query starts.
+        """Raise the error that the first epoch would raise. Planner, before the query starts.
 
         Args:
-            new_target: Whether another target than the recorded one is accepted.
+            new_target: True if a target is accepted that differs from the recorded one.
         """
         self._writer.check_start()
         self._identity.check_start(self._writer, new_target=new_target)
@@ -289,24 +299,27 @@ class StreamWrite(EpochWrite, _StreamArrowWriter, DataSourceArrowWriter):  # typ
     def commit(  # type: ignore[override]  # streams name the batch, batches do not
         self, messages: list[WriterCommitMessage | None], batchId: int
     ) -> None:
-        """Spark: commit process (driver), once all tasks have succeeded."""
+        """Publish the epoch. Spark: commit process (driver), after all tasks have succeeded."""
         self._commit(messages, batchId)
 
     @message_before_traceback
     def abort(  # type: ignore[override]  # as `commit`
         self, messages: list[WriterCommitMessage | None], batchId: int
     ) -> None:
-        """Spark: commit process (driver), when a task or the commit has failed."""
+        """Discard staged rows.
+
+        Spark: commit process (driver), after a task or the commit has failed.
+        """
         self._abort(messages, batchId)
 
 
 @final
 class BatchWrite(EpochWrite, DataSourceArrowWriter):
-    """``df.write``. Spark has the planner's copy commit, with its plan.
+    """The writer of ``df.write``. The planner's copy commits, so that it has the plan.
 
     Args:
-        writer: An author's writer.
-        job: Name and number of the job, if its user gave it one.
+        writer: The writer of a format.
+        job: Name and number of the job, if the user specified them.
     """
 
     def __init__(self, writer: Writer[Any, Any], job: JobNumber | None = None) -> None:
@@ -316,10 +329,10 @@ class BatchWrite(EpochWrite, DataSourceArrowWriter):
 
     @message_before_traceback
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Spark: driver, once all tasks have succeeded."""
+        """Publish the rows. Spark: driver, after all tasks have succeeded."""
         self._commit(messages, self._number)
 
     @message_before_traceback
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Spark: driver, when a task or the commit has failed."""
+        """Discard staged rows. Spark: driver, after a task or the commit has failed."""
         self._abort(messages, self._number)

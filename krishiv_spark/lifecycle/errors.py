@@ -1,12 +1,12 @@
-"""Errors as they leave for Spark: the message first, no secret, and the way on for a full disk.
+"""Errors as Spark receives them: the message first, no secrets, and advice for a full disk.
 
-Spark shows what ``pyspark.util.handle_worker_exception`` makes of an error: a traceback, whose last
-line says what is wrong, after ten to fifty others. With ``SPARK_HIDE_TRACEBACK`` (by which
-``spark.sql.execution.pyspark.udf.hideTraceback.enabled`` works) it is that line alone, and the
-notes of the error (PEP 678); the traceback is made one of them.
+Spark shows the text that ``pyspark.util.handle_worker_exception`` makes of an error: a traceback of
+ten to fifty lines, and the message in its last line. With ``SPARK_HIDE_TRACEBACK`` (set by
+``spark.sql.execution.pyspark.udf.hideTraceback.enabled``) it is the message alone and the notes of
+the error (PEP 678). So this module sets the variable and adds the traceback as a note.
 
-Spark shows every error in the driver's exception, its UI and the log, so no error leaves with a
-secret in it or in its chain.
+Spark shows every error in the driver's exception, its UI and the log, so secrets are removed from
+each error and its chain.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["explain_disk_full", "message_before_traceback"]
 MethodT = TypeVar("MethodT", bound="Callable[..., Any]")
 
 _OWN_ERRORS = (KrishivError, PicklingError)
-"""Planners raise the latter (`PlanningFailed`). Of other errors, the traceback may be the only
+"""Planners raise a PicklingError (`PlanningFailed`). For other errors the traceback may be the only
 explanation, so it stays in front."""
 
 _FULL_OR_READ_ONLY: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -45,17 +45,17 @@ _PATH_FIELDS: Final = (
     "state_location",
     "checkpoint_location",
 )
-"""Fields of options that name folders in which something is written."""
+"""Fields of options that name folders in which files are written."""
 
 _PATH_OPTIONS_OF_ROUTES: Final = ("path", "warehouse", "location")
-"""Options of a fan-out's routes that do."""
+"""Options of a fan-out's routes that name such folders."""
 
 
 def message_before_traceback(method: MethodT) -> MethodT:
-    """Decorate a method that Spark calls: the message of a known error precedes its traceback.
+    """Decorate a method that Spark calls: a known error shows its message before its traceback.
 
-    No error leaves the method with a secret of the options, or with text that looks like a login.
-    Python 3.10 has no notes: there the traceback stays in front.
+    Secrets of the options, and text that looks like credentials, are removed from every error.
+    Python 3.10 has no notes, so there the traceback stays in front.
     """
 
     @functools.wraps(method)
@@ -81,7 +81,7 @@ def _iterate(found: Iterator[Any], called: Any) -> Iterator[Any]:
 
 
 def _prepare(error: Exception, called: Any) -> Exception:
-    """Return the error that Spark may show: mostly the same one."""
+    """Return the error that Spark may show; usually it is the same object."""
     shown = scrub(error, _secrets_of(called))
     if isinstance(shown, _OWN_ERRORS):
         _move_traceback_to_note(shown)
@@ -90,14 +90,14 @@ def _prepare(error: Exception, called: Any) -> Exception:
 
 def _secrets_of(called: Any) -> set[str]:
     """Return the secrets in the options of the format, reader or writer that Spark has called."""
-    with contextlib.suppress(Exception):  # an error here must not hide the error itself
+    with contextlib.suppress(Exception):  # an error here must not replace the original one
         found: set[str] = called.known_secrets()
         return found
     return set()
 
 
 def _move_traceback_to_note(error: Exception) -> None:
-    # A worker that has failed ends, so no other error loses its traceback.
+    # A worker ends after an error, so no other error loses its traceback.
     if sys.version_info >= (3, 11) and is_of_spark() and not hasattr(error, "__notes__"):
         error.add_note("".join(["\n", *traceback.format_exception(error)]))
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
@@ -105,7 +105,7 @@ def _move_traceback_to_note(error: Exception) -> None:
 
 @contextlib.contextmanager
 def explain_disk_full(options: Options) -> Iterator[None]:
-    """Turn a full or read-only disk into an error that states the folders and the way on.
+    """Turn a full or read-only disk into an error that names the folders and the next step.
 
     Args:
         options: Options of the connector, which name folders.
@@ -157,7 +157,7 @@ def _free_space(folder: str) -> str:
 
 
 def _local_folders(options: Options) -> Iterator[tuple[str, str]]:
-    """Yield the local folders that options name, each with the name of its option."""
+    """Yield each local folder that the options name, with the name of the option."""
     written = {field: name for name, field in options.offered().items()}
     named = {field: getattr(options, field, None) for field in _PATH_FIELDS}
     texts = {repr(written.get(field, field)): text for field, text in named.items()}

@@ -1,13 +1,13 @@
-"""Identities of epochs: which epoch a write is, and how it is recognized when it is repeated.
+"""The identity of an epoch, by which a repeated write is recognized.
 
-Each identity is a value that travels with the write: to the tasks, and of a batch job to the
-committer as well. None of them calls Spark; `EpochWrite` calls them, in the order of their methods.
+Each identity is a value that is pickled with the write: for tasks, and in a batch job for the
+committer as well. No identity calls Spark; `EpochWrite` calls them, in the order of their methods.
 
-    identity          query                     number           recognized by
-    CheckpointEpoch   in the checkpoint, or     Spark's batch    the offsets that Spark planned
+    identity          query                     number           recognized by CheckpointEpoch   in
+    the checkpoint, or     Spark's batch    the offsets that Spark planned
                       option ``queryId``        id
-    NumberedEpoch     option ``txnAppId``       ``txnVersion``   its rows
-    OneOffEpoch       a new id                  0                nothing: it is never repeated
+    NumberedEpoch     option ``txnAppId``       ``txnVersion``   its rows OneOffEpoch       a new id
+    0                nothing: it is never repeated
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PlannedEpoch(NamedTuple):
     Attributes:
         query: Id of the streaming query or batch job; None for a sink without a checkpoint.
         number: Number of the epoch; None if only its tasks know it.
-        offsets: Offsets that Spark planned for it, where there is a checkpoint.
+        offsets: Offsets that Spark planned for it, if there is a checkpoint.
     """
 
     query: str | None
@@ -73,11 +73,11 @@ class PlannedEpoch(NamedTuple):
 class EpochIdentity(ABC):
     """The identity of the epoch of one write.
 
-    The defaults are those of an epoch that leaves no record besides that of its sink.
+    The defaults are those of an epoch that only the sink records.
     """
 
     may_repeat: ClassVar[bool] = True
-    """Whether the sink may have the epoch already, so that it is asked for its newest one."""
+    """True if the sink may have committed the epoch before. Then its newest epoch is read."""
 
     # --- planner
 
@@ -88,13 +88,13 @@ class EpochIdentity(ABC):
     def check_before_begin(
         self, writer: Writer[Any, Any], committer: Publisher[Any], epoch: Epoch
     ) -> Plan | None:
-        """Refuse an epoch before a log has a new owner; nothing has changed yet. Planner.
+        """Refuse an epoch before a log has a new owner, while nothing has changed. Planner.
 
         Returns:
-            A plan if the sink has the epoch for certain, so that nothing has to begin.
+            A plan if the sink has certainly committed the epoch, so that no new owner is needed.
 
         Raises:
-            CheckpointMismatch: If rows would be written again, or would be missing.
+            CheckpointMismatch: If rows would be written twice or would be missing.
         """
         del writer, committer, epoch
         return None
@@ -108,8 +108,8 @@ class EpochIdentity(ABC):
     ) -> tuple[int, ...]:
         """Refuse an epoch that does not fit the newest one in the sink. Planner.
 
-        Called after `SupportsGenerations.begin` and `Writer.plan`: where there are generations, no
-        earlier one can publish any more, so `committed` is final.
+        Called after `SupportsGenerations.begin` and `Writer.plan`: if there are generations, an
+        earlier one cannot publish any more, so `committed` is final.
 
         Returns:
             Numbers for `confirm`: batches that are known to be in the target.
@@ -148,19 +148,21 @@ class EpochIdentity(ABC):
     # --- committer
 
     def with_task_results(self, epoch: Epoch, received: Sequence[Staged]) -> Epoch:
-        """Return the epoch with what only the messages of its tasks contain. Committer."""
+        """Return the epoch, completed by values from the messages of its tasks. Committer."""
         del received
         return epoch
 
     def confirm(
         self, epoch: Epoch, committed: CommittedEpoch | None, recorded: tuple[int, ...]
     ) -> None:
-        """Compare and record an epoch that is in the sink. Committer, before Spark records its end.
+        """Compare and record a committed epoch.
+
+        Committer, before Spark logs the epoch as completed.
 
         Args:
             epoch: The epoch.
-            committed: The newest epoch of the sink, if that had the epoch before; None if it was
-                published now.
+            committed: The newest epoch of the sink, if the epoch was committed before; None if it
+                was published now.
             recorded: Numbers that `accept` returned in the planner.
 
         Raises:
@@ -172,23 +174,24 @@ class EpochIdentity(ABC):
     def epochs_without_messages(
         self, committer: Publisher[Any], number: int, plan: Plan | None
     ) -> set[Epoch]:
-        """Return the epoch of failed tasks none of which has sent a message, if known. Committer.
+        """Return the epoch of failed tasks if none of them has sent a message. Committer.
 
         Args:
-            committer: The sink's.
+            committer: The committer of the sink.
             number: Number of the epoch.
-            plan: The plan, where the committer has the planner's copy.
+            plan: The plan, if the committer is the planner's copy.
         """
 
 
 @final
 @dataclass(frozen=True)
 class CheckpointEpoch(EpochIdentity):
-    """An epoch of a stream: what Spark has planned in the query's checkpoint.
+    """An epoch of a stream, as Spark has planned it in the query's checkpoint.
 
     Attributes:
-        query: Id of the query, if a user named it; otherwise it is read in the checkpoint.
-        checkpoint: Checkpoint of the query; None if the sink was not given it, or may not read it.
+        query: Id of the query, if the user specified it; otherwise it is read from the checkpoint.
+        checkpoint: Checkpoint of the query; None if the options contain none, or one that the sink
+            may not read.
         hidden: Values of options that no record may contain.
     """
 
@@ -197,11 +200,11 @@ class CheckpointEpoch(EpochIdentity):
     hidden: frozenset[str] = field(default=frozenset(), repr=False)
 
     def check_start(self, writer: Writer[Any, Any], *, new_target: bool) -> None:
-        """Raise what the first epoch would be refused for. Planner, before the query starts.
+        """Raise the error that the first epoch would raise. Planner, before the query starts.
 
         Args:
             writer: Writer of the sink.
-            new_target: Whether another target than the recorded one is accepted.
+            new_target: True if a target is accepted that differs from the recorded one.
         """
         from krishiv_spark.lifecycle.resumption import check_resumption
 
@@ -210,7 +213,7 @@ class CheckpointEpoch(EpochIdentity):
 
     @property
     def _own_checkpoint(self) -> SparkCheckpoint | None:
-        """The checkpoint, if it names the query: only then is something recorded in it."""
+        """The checkpoint, if it identifies the query. Only then may records be stored in it."""
         return self.checkpoint if self.query is None else None
 
     def resolve_query(self, writer: Writer[Any, Any]) -> PlannedEpoch:
@@ -239,7 +242,7 @@ class CheckpointEpoch(EpochIdentity):
         committed: CommittedEpoch | None,
     ) -> tuple[int, ...]:
         if epoch.offsets is not None:
-            # A checkpoint that was rolled back is refused before any row moves.
+            # A checkpoint that was rolled back is refused before any row is written.
             is_already_committed(epoch, committed)  # for its error
         if isinstance(committer, TwoPhaseCommitter):
             warn_of_epoch_gap(epoch, committed)
@@ -265,10 +268,10 @@ class CheckpointEpoch(EpochIdentity):
         return Epoch(query, number, plan.generation, offsets)
 
     def _synthetic_offsets(self, number: int, spark_id: str, plan: Plan) -> PlannedOffsets | None:
-        """Return offsets that name Spark's query, where the planner could not read Spark's own.
+        """Return offsets that name Spark's query, if the planner could not read Spark's own.
 
         Raises:
-            LogError: If the epoch log lacks epochs that came before.
+            LogError: If the epoch log lacks earlier epochs.
         """
         if self.query is None or self.checkpoint is not None:
             return None
@@ -312,7 +315,7 @@ class _JobEpoch(EpochIdentity):
         return PlannedEpoch(self.query)
 
     def epoch_in_task(self, context: TaskContext, plan: Plan) -> Epoch:
-        # In ``foreachBatch`` the context names the batch of the stream around it.
+        # In ``foreachBatch`` the context names the batch of the surrounding stream.
         del context
         return Epoch(self.query, self.number, plan.generation)
 
@@ -325,7 +328,7 @@ class _JobEpoch(EpochIdentity):
 
 @final
 class OneOffEpoch(_JobEpoch):
-    """The only epoch of a batch job under a new id, which is never asked for again."""
+    """The only epoch of a batch job under a new id, which is never repeated."""
 
     may_repeat: ClassVar[bool] = False
 
@@ -338,15 +341,15 @@ class OneOffEpoch(_JobEpoch):
 @final
 @dataclass(frozen=True)
 class NumberedEpoch(_JobEpoch):
-    """A batch job that is skipped, whole, if the sink has it: an epoch of the job's name.
+    """A batch job that is skipped if the sink has committed it: an epoch of the job's name.
 
-    Its rows tell it from another job of its number. They are known when it is committed, and are
-    counted once more when it is repeated.
+    Its rows distinguish it from another job with its number. They are counted before its commit,
+    and again when it is repeated.
 
     Attributes:
         job: Name and number, and which numbers may be repeated.
         record: Record of the batches that were committed into the target, if there is one.
-        replaces_all: Whether each batch overwrites the target.
+        replaces_all: True if each batch overwrites the target.
     """
 
     job: JobNumber
@@ -374,7 +377,9 @@ class NumberedEpoch(_JobEpoch):
         return self._skip(committer, epoch) if isinstance(committer, SupportsGenerations) else None
 
     def _skip(self, committer: Publisher[Any], epoch: Epoch) -> Plan | None:
-        """Return a plan that begins nothing, if the sink has the batch; refuse one that misfits."""
+        """Return a plan that changes no owner, if the sink has the batch; refuse a batch that
+        misfits.
+        """
         from krishiv_spark.sinks.logged import LogCommitter, LostIntentError
 
         query = epoch.query
@@ -383,13 +388,13 @@ class NumberedEpoch(_JobEpoch):
         except LostIntentError:
             newest = committer.unfinished(query)[0] if isinstance(committer, LogCommitter) else None
             if newest != self.number:
-                raise  # a later batch in its place would leave a gap
+                raise  # committing a later batch instead would leave a gap
             return None  # `begin` voids the intent, and the batch is written again
         recorded = self._check(epoch, committed)
         if not is_done(self.job, committed):
             return None
         if isinstance(committer, LogCommitter):
-            # As `begin` does, which would fence a driver that is further on.
+            # `begin` makes this check too, but would fence a driver at a later batch.
             committer.verify_target(query)
         self._warn_of_repetition()
         return Plan(query, committed=committed, recorded=recorded)
@@ -411,7 +416,7 @@ class NumberedEpoch(_JobEpoch):
         """Refuse a batch that does not fit the newest one; return the batches in the target."""
         check_writer(self.job, committed)
         self.is_committed(epoch, committed)  # for its error
-        # A batch that was committed before need not be in a target that this batch overwrites.
+        # If this batch overwrites the target, earlier batches need not be in it.
         if self.record is None or self.replaces_all:
             return ()
         return self.record.check(self.job, committed)
@@ -451,7 +456,7 @@ class NumberedEpoch(_JobEpoch):
 
 
 def read_committed_epoch(committer: Publisher[Any], query: str) -> CommittedEpoch | None:
-    """Return the newest epoch that the external system has of a query; None if it cannot tell.
+    """Return the newest committed epoch of a query; None if the external system records none.
 
     Raises:
         TypeError: If an author's committer returns something else.

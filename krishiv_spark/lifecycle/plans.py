@@ -1,4 +1,4 @@
-"""Values that travel between the processes of an epoch: planner to tasks, tasks to committer."""
+"""Values that are sent between the processes of an epoch: planner to tasks, tasks to committer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["Plan", "PlanningFailed", "Staged", "epoch_of"]
 class PlanningFailed(pickle.PicklingError):
     """An epoch cannot start; the text is that of the error that caused it.
 
-    It is a PicklingError because planning happens while Spark pickles the writer, and only these
-    pass its serializer unchanged (``CloudPickleSerializer.dumps``).
+    It is a PicklingError because planning happens while Spark pickles the writer, whose serializer
+    passes only these unchanged (``CloudPickleSerializer.dumps``).
     """
 
 
@@ -34,7 +34,7 @@ class Plan:
     Attributes:
         query: Id of the streaming query or batch job; None for a sink without a checkpoint.
         generation: `Ownership.generation` of the epoch; None without `SupportsGenerations`.
-        offsets: Offsets that Spark planned for the epoch, where there is a checkpoint.
+        offsets: Offsets that Spark planned for the epoch, if there is a checkpoint.
         committed: The newest epoch that the external system has.
         payload: Return value of `Writer.plan`.
         generations: `Ownership.generations` of the query; 0 if they are not counted.
@@ -62,7 +62,8 @@ class Staged(WriterCommitMessage):
         offsets: Offsets that Spark planned for the epoch, if they are known.
         rows: Count and checksum of the task's rows, if they identify the epoch.
         exported_state: `Plan.exported_state`, for the committer.
-        skipped: True if the task did nothing, since the sink had the epoch when it was planned.
+        skipped: True if the task did nothing, since the sink had committed the epoch when it was
+            planned.
     """
 
     task: Task

@@ -1,4 +1,4 @@
-"""Spark's reader methods, in terms of `StreamReader`, and the rows that Spark gets."""
+"""Spark's reader methods, implemented by a `StreamReader`, and the schema of the rows for Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchRead", "RowSchema", "stream_read"]
 
 _CACHED_OFFSETS = 2
-"""The start and the end of a batch."""
+"""The start and the end of a batch are cached."""
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
@@ -59,12 +59,12 @@ _SupportsTriggerAvailableNow: Any = _find_available_now_class()
 
 @dataclass(frozen=True)
 class RowSchema:
-    """The columns of a source as Spark sees them: the reader's, and `_late` if the options ask.
+    """The columns of a source as Spark expects them.
 
     Attributes:
-        columns: Arrow schema that the reader yields.
-        target: Arrow schema that Spark expects: the same, with `_late` after it under the
-            policy "flag".
+        columns: Arrow schema of the reader's batches.
+        target: Arrow schema that Spark expects: the same, with `_late` after it under the policy
+            "flag".
         options: Event time column and late-row policy.
     """
 
@@ -83,18 +83,18 @@ class RowSchema:
 
     @classmethod
     def inferred(cls, columns: pa.Schema, options: SourceOptions) -> RowSchema:
-        """Return the schema of a reader whose columns the user did not give."""
+        """Return the schema of a reader if the user specified none."""
         late = pa.field(LATE_COLUMN, pa.bool_(), nullable=False)
         flags = options.late_rows == "flag"
         return cls(columns, columns.append(late) if flags else columns, options)
 
     @classmethod
     def expected(cls, target: pa.Schema, options: SourceOptions) -> RowSchema:
-        """Return the schema of a reader whose rows Spark expects in certain columns.
+        """Return the schema of a reader for given columns.
 
         Raises:
-            SchemaError: If late rows are to be flagged, but a schema given by the user has no
-                column for it.
+            SchemaError: If late rows are to be flagged, but the schema that the user specified has
+                no column for the flag.
         """
         if options.late_rows != "flag":
             return cls(target, target, options)
@@ -133,14 +133,14 @@ def _read_rows(
     tune_worker()
     use_long_timeouts()
     set_log_context(reader.options.log_level, **_describe_task(TaskContext.get()))
-    # Spark turns an empty plan into one InputPartition(None) (write_read_func_and_partitions).
+    # Spark replaces an empty plan by one InputPartition(None) (write_read_func_and_partitions).
     if isinstance(partition, Slice):
         for batch in reader.read(partition.value):
             yield row_schema.convert(batch, partition.watermark_ms)
 
 
 def _describe_task(context: TaskContext | None) -> dict[str, object]:
-    """Return what each line of a task's log names."""
+    """Return the values that each log line of a task names."""
     if context is None:
         return {}
     return {
@@ -159,11 +159,11 @@ def _resolve_start(reader: StreamReader[Any, Any], start: Start) -> Offset:
 
 
 class _FilterPushdown:
-    """``pushFilters`` of a reader that has the ability, where Spark offers it.
+    """The method ``pushFilters`` of a reader that supports it, if Spark offers it.
 
-    With ``spark.sql.python.filterPushdown.enabled`` off, which is the default, Spark refuses
-    readers that have a method of this name, and recognizes it by `__func__`
-    (``plan_data_source_read`` of PySpark). No row depends on it, so Spark is shown its own one.
+    If ``spark.sql.python.filterPushdown.enabled`` is off, which is the default, Spark refuses
+    readers that define this method, and detects that by `__func__` (``plan_data_source_read`` of
+    PySpark). Results do not depend on the method, so `__func__` is Spark's own one.
     """
 
     __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", None) or _read_rows)
@@ -173,29 +173,29 @@ class _FilterPushdown:
 
     def __call__(self, filters: Sequence[Any]) -> Sequence[Any]:
         self._reader.push(filters)
-        return filters  # Spark checks them as well
+        return filters  # Spark applies them to the rows as well
 
 
 class _TunesWorkerOnUnpickle:
-    """A reader that tasks get as a part of the function that they run."""
+    """A reader that is pickled with the function that tasks run."""
 
     _reader: StreamReader[Any, Any]
 
     def known_secrets(self) -> set[str]:
-        """Return the secrets in the options, which no error may show."""
+        """Return the secrets in the options, which must not appear in an error."""
         found: set[str] = self._reader.options.secrets()
         return found
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Here, not in `read` alone: PySpark calls that after it has received the partition, which
-        # is one of the messages that are acknowledged late.
+        # `read` would be too late: PySpark calls it after it has received the partition, which is
+        # one of the messages whose acknowledgements are delayed.
         tune_worker()
 
 
 @final
 class BatchRead(_TunesWorkerOnUnpickle, DataSourceReader):
-    """``spark.read``: everything from the initial position to the newest, once."""
+    """The reader of ``spark.read``: all data from the initial position to the newest, once."""
 
     def __init__(self, reader: StreamReader[Any, Any], row_schema: RowSchema) -> None:
         self._reader = reader
@@ -205,7 +205,7 @@ class BatchRead(_TunesWorkerOnUnpickle, DataSourceReader):
 
     @message_before_traceback
     def partitions(self) -> Sequence[InputPartition]:
-        """Spark: planner process, once."""
+        """Plan the partitions. Spark: planner process, once."""
         tune_worker()
         set_log_context(self._reader.options.log_level)
         first = self._reader.initial()
@@ -214,21 +214,21 @@ class BatchRead(_TunesWorkerOnUnpickle, DataSourceReader):
 
     @message_before_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Spark: executor, once per attempt of a task."""
+        """Read a partition. Spark: executor, once per attempt of a task."""
         return _read_rows(self._reader, self._row_schema, partition)
 
 
 class _StreamRead(_TunesWorkerOnUnpickle, DataSourceStreamReader):
-    """``spark.readStream``, without `latestOffset`, whose form differs between versions."""
+    """The reader of ``spark.readStream`` without `latestOffset`, which differs between versions."""
 
     def __init__(self, reader: StreamReader[Any, Any], row_schema: RowSchema) -> None:
         self._reader = reader
         self._row_schema = row_schema
-        # 4.0 and 4.1 ask for the newest offset without the position of the query. On a restart
-        # they call partitions(last, last) first, so the last end is always known here.
+        # 4.0 and 4.1 request the newest offset without the position of the query. On a restart they
+        # call partitions(last, last) first, so the last end is always known here.
         self._position: Offset | None = None
-        # At each trigger Spark returns the offsets that it was given last. With this cache, an
-        # offset of 10 000 partitions is parsed and serialized only if the query moves.
+        # At each trigger Spark returns the offsets that it received last. With this cache, an
+        # offset of 10 000 partitions is parsed and serialized only if the query advances.
         self._offset_cache: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=_CACHED_OFFSETS)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class _StreamRead(_TunesWorkerOnUnpickle, DataSourceStreamReader):
             self._reader.committed(position)
 
     def _note_position(self, first: Offset, last: Offset) -> None:
-        """Note the position of the query from the batch that Spark plans or repeats."""
+        """Record the position of the query from the batch that Spark plans or repeats."""
         del first
         self._position = last
 
@@ -279,7 +279,7 @@ class _StreamRead(_TunesWorkerOnUnpickle, DataSourceStreamReader):
             return self._serialize_offset(_resolve_start(self._reader, start))
         options = self._reader.options
         check_watermark(start.watermark, options.late_rows, options.max_event_time_ahead)
-        with explain_disk_full(options):  # of the state that it keeps
+        with explain_disk_full(options):  # the disk with the reader's state
             end: Offset = self._reader.latest(start, limit)
         return self._serialize_offset(end)
 
@@ -313,7 +313,7 @@ class _PlainStreamRead(_StreamRead):
 
     def _note_position(self, first: Offset, last: Offset) -> None:
         if self._is_end_from_initial and first != self._initial:
-            # Spark's AvailableNowMicroBatchStreamWrapper asks for the end before the query starts,
+            # Spark's AvailableNowMicroBatchStreamWrapper requests the end before the query starts,
             # and so before Spark passes the position of a restarted query. A batch up to that end
             # would contain rows that were read before.
             raise OffsetError(
@@ -326,13 +326,13 @@ class _PlainStreamRead(_StreamRead):
 
 
 class _LimitedStreamRead(_StreamRead):
-    """The reader for PySpark 4.2 and later: Spark passes the position and knows read limits."""
+    """The reader for PySpark 4.2 and later, in which Spark passes the position and read limits."""
 
     @message_before_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-        # Trigger.Once asks for everything; otherwise Spark passes getDefaultReadLimit().
+        # Trigger.Once requests all data; otherwise Spark passes getDefaultReadLimit().
         own = UNLIMITED if isinstance(limit, ReadAllAvailable) else self._reader.options.limit()
         return self._next(self._load(start), own)
 

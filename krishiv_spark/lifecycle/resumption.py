@@ -1,7 +1,7 @@
-"""Comparison of a query with its checkpoint and epoch log, before it starts and when it does.
+"""Comparison of a query with its checkpoint and epoch log, before and when it starts.
 
-Spark asks a Python sink no sooner than for its first rows. The checks here read the checkpoint, the
-log and the target, and change nothing, so that they can be made before the query starts.
+Spark creates a Python sink only for its first rows. The checks here read the checkpoint, the log
+and the target, and change nothing, so that they can run before the query starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["check_resumption", "check_same_target", "record_target"]
 _log = logging.getLogger(__name__)
 
 _described: LruCache[tuple[SparkCheckpoint, str], Options] = LruCache(64)
-"""By checkpoint and query, the options of the sink whose target is recorded."""
+"""The options of the sink whose target is recorded, by checkpoint and query."""
 
 
 def check_resumption(
@@ -37,17 +37,17 @@ def check_resumption(
     new_target: bool,
     hidden: Collection[str] = (),
 ) -> None:
-    """Refuse a query that its first epoch would refuse by the checkpoint. Planner.
+    """Refuse a query whose first epoch would be refused because of the checkpoint. Planner.
 
     Args:
-        checkpoint: Of the query, which need not be there yet.
-        writer: Of its sink.
-        new_target: Whether another target than the recorded one is accepted.
+        checkpoint: The checkpoint of the query, which need not exist yet.
+        writer: The writer of its sink.
+        new_target: True if a target is accepted that differs from the recorded one.
         hidden: Values that no message may contain.
 
     Raises:
-        CheckpointMismatch: If the checkpoint has lost the id of its query, if another target is
-            recorded in it, or if it does not fit the epochs that the sink has.
+        CheckpointMismatch: If the checkpoint has lost the id of its query, if it records another
+            target, or if it does not fit the epochs that the sink has committed.
         LogError: If the epoch log is missing, or is that of another target.
         OptionError, StorageError: If the checkpoint cannot be read.
     """
@@ -62,22 +62,22 @@ def check_resumption(
     try:
         planned = checkpoint.planned_offsets()
     except (OSError, ValueError):
-        return  # Spark reads it first, and says what is wrong with it
+        return  # Spark reads it first, and reports the fault
     _check_epochs(writer.committer(), checkpoint, query, planned, now)
 
 
 def check_same_target(
     checkpoint: SparkCheckpoint, now: QueryTarget | None, output: str | None = None
 ) -> None:
-    """Refuse another target than the one that is recorded in a checkpoint. Driver.
+    """Refuse a target that differs from the one that a checkpoint records. Driver.
 
     Args:
-        checkpoint: Of the query.
-        now: The target by the options of today; None if it is not known, which refuses nothing.
-        output: Of several outputs of a batch, the name of one.
+        checkpoint: The checkpoint of the query.
+        now: The target by today's options; None if it is unknown, which is accepted.
+        output: Name of one of several outputs of a batch; None for a query with one sink.
 
     Raises:
-        CheckpointMismatch: If another one is recorded.
+        CheckpointMismatch: If another target is recorded.
     """
     before = None if now is None else checkpoint.recorded_target(output)
     if now is None or before is None or before.is_same(now):
@@ -114,7 +114,7 @@ def _check_epochs(
     following = planned.epoch + checkpoint.is_committed(planned.epoch)
     first = Epoch(query, following, offsets=planned)
     check_first(log, first, state, lambda _: None)
-    # A participant may give a target its identity when it is asked for it first.
+    # A participant may give a target its identity when the target is first read.
     if now is not None and now.identity is not None:
         claim = Claim(query=query, target=committer.participant.target())
         check_target(log, claim, state)
@@ -129,15 +129,15 @@ def _described_by(writer: Writer[Any, Any], hidden: Collection[str]) -> QueryTar
 def record_target(
     checkpoint: SparkCheckpoint, query: str, writer: Writer[Any, Any], hidden: Collection[str] = ()
 ) -> None:
-    """Store in the checkpoint what the query writes to; warn if it was another target. Planner.
+    """Record in the checkpoint the target of the query; warn if the target has changed. Planner.
 
-    It costs nothing after the first epoch in a process.
+    Within a process, calls after the first epoch cost nothing.
 
     Args:
-        checkpoint: Of the query.
+        checkpoint: The checkpoint of the query.
         query: Id of the query.
-        writer: Of its sink, which has planned the epoch.
-        hidden: Values that the record may not contain.
+        writer: The writer of its sink, which has planned the epoch.
+        hidden: Values that the record must not contain.
 
     Raises:
         CheckpointMismatch: If the record is damaged.

@@ -1,4 +1,4 @@
-"""Ids of queries, and what a sink can learn from Spark's checkpoint folder."""
+"""Ids of queries, and the content of Spark's checkpoint folder that sinks and commands read."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 BATCH_PREFIX = "batch-"
-"""The id of a batch job is this and a random part; that of a streaming query is Spark's."""
+"""Prefix of the id of a batch job, before a random part. The id of a streaming query is Spark's."""
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
-"""Where the tasks of a streaming query read its id (``StreamExecution``)."""
+"""Local property of a task that contains the id of its streaming query (``StreamExecution``)."""
 
 EPOCH_PROPERTY = "streaming.sql.batchId"
-"""Where they read the number of its epoch (``MicroBatchExecution``)."""
+"""Local property of a task that contains the number of its epoch (``MicroBatchExecution``)."""
 
 KRISHIV = "krishiv"
 """The folder of a checkpoint that belongs to this package: epoch logs, and `QUERY_ID_FILE`."""
@@ -49,26 +49,26 @@ QUERY_ID_FILE = "query-id.json"
 """A second copy of Spark's ``metadata``. No epoch log and no log of a named batch has this name."""
 
 BEGIN_FILE = "copied-after.json"
-"""In a copy or an import, the epoch after which it begins. No log has this name either."""
+"""File of a copy or an import with the epoch after which it starts. No log has this name either."""
 
 REWOUND = "krishiv-rewound"
-"""The folder of a checkpoint with a folder for each rewind, which has the files that it removed.
+"""Folder of a checkpoint with a folder for each rewind, which contains the files that it removed.
 
 The names of these folders sort by time.
 """
 
 TARGET_FILES = re.compile(r"target(?:\.([A-Za-z0-9_-]+))?\.json")
-"""The records of what the query writes to; of several outputs of a batch, each with its name. No
-log has such a name, since a dot is in it."""
+"""Pattern of the files that record the target of the query. If a batch has several outputs, each
+name is part of a file name. No log has such a name, since it contains a dot."""
 
 _QUERY_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def checked_id(query: object) -> str:
-    """The id of a query; it becomes a part of paths and of transactional ids.
+    """Return the id of a query unchanged; it becomes a part of paths and of transactional ids.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not a valid id.
     """
     if not isinstance(query, str) or not _QUERY_ID.fullmatch(query):
         raise ValueError(
@@ -78,7 +78,7 @@ def checked_id(query: object) -> str:
 
 
 class _NamesCheckpoint(Protocol):
-    """Options of a sink that names its checkpoint."""
+    """The options of a sink that names its checkpoint."""
 
     @property
     def checkpoint_location(self) -> str | None: ...
@@ -92,11 +92,11 @@ class _NamesCheckpoint(Protocol):
 
 @dataclass(frozen=True)
 class SparkCheckpoint:
-    """Spark's folder of a streaming query. Any process of the driver.
+    """Spark's folder of a streaming query. For any process of the driver.
 
     Attributes:
         location: Path or URL, as the user gave it to Spark.
-        storage: How its store is reached.
+        storage: The settings of its store.
     """
 
     location: str
@@ -104,7 +104,7 @@ class SparkCheckpoint:
 
     @classmethod
     def of(cls, options: _NamesCheckpoint) -> SparkCheckpoint | None:
-        """The one that options name; None without it, and where it is not to be read."""
+        """Return the checkpoint in options; None without one, or if `query_id` replaces it."""
         location = options.checkpoint_location
         if location is None or options.query_id is not None:
             return None
@@ -114,13 +114,13 @@ class SparkCheckpoint:
         """Return the id of the streaming query.
 
         Spark writes ``metadata`` before the first batch (``StreamMetadata``). If that file is lost,
-        Spark makes a new id without a word, under which sinks would write again what they hold. So
-        it is compared with the id that `record_query_id` has stored.
+        Spark silently creates a new id, and sinks would write epochs again that are committed under
+        the old one. So the id is compared with the id that `record_query_id` has stored.
 
         Raises:
             OptionError: If there is no readable checkpoint at the location.
-            CheckpointMismatch: If the id is another one than the recorded one.
-            StorageError: If the recorded one cannot be read.
+            CheckpointMismatch: If the id differs from the recorded one.
+            StorageError: If the recorded id cannot be read.
         """
         try:
             query = _id_in(self._text("metadata", self.folder()))
@@ -140,10 +140,10 @@ class SparkCheckpoint:
         return query
 
     def record_query_id(self, query: str) -> None:
-        """Store the id of the query durably, unless that was done before. Driver.
+        """Store the id of the query durably, unless it is stored already. Driver.
 
-        It is called when an epoch has passed all checks, and before any row moves. A checkpoint
-        that can only be read keeps its query, which is then not protected: that is logged.
+        Called when an epoch has passed all checks, before any row is written. If the checkpoint is
+        read-only, the query continues without this protection, and a warning is logged.
 
         Args:
             query: The id that Spark gives the query now.
@@ -163,18 +163,17 @@ class SparkCheckpoint:
             _recorded.put(self, query)
 
     def _is_resting(self) -> bool:
-        """Return True if a record could not be stored a short time ago."""
+        """Return True if an attempt to store a record failed a short time ago."""
         return time.monotonic() < (_next_write_s.get(self) or 0.0)
 
     def _record(self, file: str, text: str, content: str, lapse: str) -> bool:
-        """Store a small file in `KRISHIV` durably; return False if that failed, which is logged.
+        """Store a small file in `KRISHIV` durably. If that fails, log a warning and return False.
 
         Args:
             file: Name of the file.
-            text: Its whole content. Another process that stores it at the same time stores the
-                same.
+            text: Its whole content. A concurrent process stores the same content.
             content: What the file contains, for the warning.
-            lapse: The event that will not be noticed without it, for the warning.
+            lapse: The event that cannot be detected without the file, for the warning.
         """
         try:
             self.folder(KRISHIV).replace(file, text.encode())
@@ -197,8 +196,8 @@ class SparkCheckpoint:
 
         Raises:
             OptionError: If the checkpoint cannot be read.
-            CheckpointMismatch: If the id is another one than the recorded one, or was lost.
-            StorageError: If the checkpoint cannot be read now.
+            CheckpointMismatch: If the id differs from the recorded one, or was lost.
+            StorageError: If the store cannot be reached.
         """
         if self.folder().read("metadata") is not None:
             return self.query_id()
@@ -215,10 +214,10 @@ class SparkCheckpoint:
     # --- the target
 
     def recorded_target(self, output: str | None = None) -> QueryTarget | None:
-        """Return what the query has written to; None if that is not recorded.
+        """Return the target that the query has written to; None if none is recorded.
 
         Args:
-            output: Of several outputs of a batch, the name of one.
+            output: Name of one of several outputs of a batch; None for a query with one sink.
 
         Raises:
             CheckpointMismatch: If the record is damaged.
@@ -237,7 +236,9 @@ class SparkCheckpoint:
             ) from error
 
     def recorded_targets(self) -> dict[str | None, QueryTarget]:
-        """Return all recorded targets by output; that of a query with one sink is under None.
+        """Return all recorded targets by output.
+
+        The target of a query with one sink has the key None.
 
         Raises:
             CheckpointMismatch, OptionError, StorageError: As `recorded_target`.
@@ -248,16 +249,18 @@ class SparkCheckpoint:
         return {output: target for output, target in found.items() if target is not None}
 
     def record_target(self, target: QueryTarget, output: str | None = None) -> QueryTarget | None:
-        """Store what the query writes to from now on, durably, unless it is stored. Driver.
+        """Record the target that the query writes to from now on, durably, if it has changed.
 
-        It is called when an epoch has passed all checks, and before any row moves.
+        Driver.
+
+        Called when an epoch has passed all checks, before any row is written.
 
         Args:
-            target: Of the epoch.
+            target: The target of the epoch.
             output: As `recorded_target`.
 
         Returns:
-            The recorded target if it is another one, which is replaced; None otherwise.
+            The previous target if this one replaces it; None otherwise.
 
         Raises:
             CheckpointMismatch, OptionError, StorageError: As `recorded_target`.
@@ -273,7 +276,7 @@ class SparkCheckpoint:
         return None if before is None or before.is_same(target) else before
 
     def forget_target(self) -> None:
-        """Remove the record of the target: the next epoch records its own. Operator.
+        """Remove the record of the target, so that the next epoch records its own. Operator.
 
         Raises:
             OptionError, StorageError: If it cannot be removed.
@@ -283,10 +286,10 @@ class SparkCheckpoint:
     # --- Spark's files
 
     def begins_after(self) -> int | None:
-        """Return the epoch after which a copy or an import begins; None if it is not recorded.
+        """Return the epoch after which a copy or an import starts; None if it is not recorded.
 
         Raises:
-            OptionError: If the file that says so is damaged.
+            OptionError: If the file that records it is damaged.
             StorageError: If it cannot be read.
         """
         text = self.folder(KRISHIV).read(BEGIN_FILE)
@@ -299,10 +302,10 @@ class SparkCheckpoint:
             ) from error
 
     def _check_recorded(self, query: str) -> bool:
-        """Return True if the id of the query is recorded, False if none is.
+        """Return True if the id of the query is recorded, False if no id is.
 
         Raises:
-            CheckpointMismatch: If another one is.
+            CheckpointMismatch: If another id is recorded.
         """
         if _recorded.get(self) == query:
             return True
@@ -341,7 +344,7 @@ class SparkCheckpoint:
             ) from error
 
     def _hint_of_lost_id(self) -> str:
-        """Return the end of a message, which shows how a lost ``metadata`` is restored."""
+        """Return the end of an error message, which states how to restore a lost ``metadata``."""
         try:
             recorded = self._recorded_id()
         except (CheckpointMismatch, OptionError, OSError, StorageError):
@@ -356,10 +359,10 @@ class SparkCheckpoint:
             return None
 
     def planned(self) -> tuple[str, PlannedOffsets]:
-        """The id of the query, and what Spark planned for the epoch that it is at. Planner.
+        """Return the id of the query and Spark's plan of its current epoch. Planner.
 
-        What this process has read before is read again only if a listing of ``offsets`` shows that
-        it has changed, or does not tell.
+        Values that this process has read before are read again only if a listing of ``offsets``
+        shows a change, or contains no versions.
 
         Raises:
             OptionError: As `query_id` and `planned_offsets`.
@@ -367,8 +370,8 @@ class SparkCheckpoint:
         offsets = self.folder("offsets")
         versions = offsets.names()
         known = _known_ids.get(self)
-        # The checkpoint is the same as long as an entry of its log is: each names the time when its
-        # epoch was planned.
+        # Each entry of the log contains the time when its epoch was planned. So if an entry is
+        # unchanged, so is the checkpoint, and the cached id is valid.
         if known is not None and versions.get(known.entry) == known.version:
             query = known.query
         else:
@@ -382,11 +385,12 @@ class SparkCheckpoint:
     def planned_offsets(self) -> PlannedOffsets:
         """Return Spark's plan of the current epoch. Driver, operator.
 
-        Spark writes ``offsets/<epoch>`` before it asks for the epoch's writer, so the newest one
-        is that of the epoch (``MicroBatchExecution``: ``walCommit``, then ``runBatch``).
+        Spark writes ``offsets/<epoch>`` before it creates the writer of the epoch, so the newest
+        entry belongs to the current epoch (``MicroBatchExecution``: ``walCommit``, then
+        ``runBatch``).
 
         Raises:
-            OptionError: If there is none.
+            OptionError: If there is no plan.
         """
         offsets = self.folder("offsets")
         return self._newest(offsets, offsets.names())
@@ -402,7 +406,9 @@ class SparkCheckpoint:
         return self._planned_at(max(epochs), offsets, versions)
 
     def offsets_of(self, epoch: int) -> PlannedOffsets:
-        """Return Spark's plan of an epoch; it starts at the offsets of the previous one, if known.
+        """Return Spark's plan of an epoch.
+
+        It starts at the end of the previous epoch, if that is known.
 
         Raises:
             FileNotFoundError: If Spark has removed it (``spark.sql.streaming.minBatchesToRetain``).
@@ -413,7 +419,7 @@ class SparkCheckpoint:
     def _planned_at(
         self, epoch: int, offsets: Folder, versions: Mapping[str, str]
     ) -> PlannedOffsets:
-        """See `offsets_of`; with the versions of entries, as a listing has just shown them."""
+        """Return the plan of an epoch; `versions` are those of a listing that was just made."""
         ends = self._ends(epoch, offsets, versions)
         try:
             begins = self._ends(epoch - 1, offsets, versions)
@@ -433,11 +439,11 @@ class SparkCheckpoint:
     def is_committed(self, epoch: int) -> bool:
         """Return True if Spark has logged an epoch as completed (``commits/<epoch>``).
 
-        It does so when the sink's commit has returned, and before the next epoch begins.
+        Spark logs it after the sink's commit has returned, and before the next epoch starts.
 
         Raises:
-            OSError: If that cannot be found out on a disk: who takes it for "no" ends transactions
-                once more, whose ids may be in use again.
+            OSError: If a disk cannot be read. A caller must not treat this as False: it would end
+                transactions again whose ids may be in use.
             StorageError: Likewise, in another store.
         """
         try:
@@ -447,11 +453,11 @@ class SparkCheckpoint:
         return True
 
     def was_committed(self, epoch: int) -> bool:
-        """Return True if a rewind removed an epoch that was over. Operator.
+        """Return True if a rewind removed an epoch that was completed. Operator.
 
         The newest rewind that removed the epoch decides: an epoch of this number may have been
-        planned again after an earlier one. If the checkpoint has planned it again since, the
-        answer is False.
+        planned again after an earlier one. Returns False if the checkpoint has planned the epoch
+        again since.
 
         Raises:
             OSError, StorageError: As `is_committed`.
@@ -466,11 +472,11 @@ class SparkCheckpoint:
         return False
 
     def epochs(self) -> list[int]:
-        """The epochs that Spark has planned and still says of what, in ascending order."""
+        """Return the epochs in Spark's offset log, in ascending order."""
         return sorted(_epochs(self.folder("offsets").names()))
 
     def committed_epochs(self) -> list[int]:
-        """The epochs that Spark still says are over, in ascending order."""
+        """Return the epochs in Spark's commit log, in ascending order."""
         return sorted(_epochs(self.folder("commits").names()))
 
     def has_offsets(self) -> bool:
@@ -483,10 +489,10 @@ class SparkCheckpoint:
 
     @staticmethod
     def _text(name: str | int, folder: Folder) -> str:
-        """The text of a file of Spark's, such as the entry of an epoch in a log.
+        """Return the text of one of Spark's files, such as the entry of an epoch in a log.
 
         Raises:
-            FileNotFoundError: If it is not there.
+            FileNotFoundError: If the file does not exist.
         """
         data = folder.read(str(name))
         if data is None:
@@ -494,7 +500,7 @@ class SparkCheckpoint:
         return data.decode()
 
     def folder(self, name: str = "") -> Folder:
-        """A folder of the checkpoint, such as ``offsets``; without a name, all of it."""
+        """Return the text of one of Spark's files, such as an entry of a log."""
         url = StoreUrl.parse(self.location)
         return self.storage.folder(url / name if name else url)
 
@@ -507,14 +513,14 @@ def _id_in(text: str) -> str:
     """Return the id in a file such as ``metadata``.
 
     Raises:
-        ValueError, LookupError, TypeError: If there is none.
+        ValueError, LookupError, TypeError: If there is no valid id.
     """
     return checked_id(json.loads(text)["id"])
 
 
 def _epochs(names: Iterable[str]) -> list[int]:
-    """The numbers in one of Spark's logs (``HDFSMetadataLog``), in no order."""
-    # Others are ``9.compact`` and Hadoop's temporary and checksum files.
+    """Return the epochs among the file names of one of Spark's logs, unsorted."""
+    # Other names are ``9.compact`` and those of Hadoop's temporary and checksum files.
     return list(map(int, filter(str.isdigit, names)))
 
 
@@ -525,16 +531,16 @@ class _KnownId(NamedTuple):
 
 
 _known_ids: LruCache[SparkCheckpoint, _KnownId] = LruCache(64)
-"""By checkpoint, the query's id, and an entry of its offset log that was there when it was read."""
+"""The query's id by checkpoint, with an entry of the offset log that existed when it was read."""
 
 _recorded: LruCache[SparkCheckpoint, str] = LruCache(64)
-"""By checkpoint, the query id that is known to be stored in it."""
+"""The query id that is known to be recorded in a checkpoint."""
 
 _next_write_s: LruCache[SparkCheckpoint, float] = LruCache(64)
-"""By checkpoint in which the id could not be stored, when that is tried again."""
+"""The time of the next attempt for a checkpoint in which a record could not be stored."""
 
 _REST_S = 600.0
-"""Pause after a failed attempt: each may take seconds, and is logged."""
+"""Pause after a failed attempt: each attempt may take seconds and logs a warning."""
 
 _texts: LruCache[tuple[SparkCheckpoint, int, str], str] = LruCache(64)
-"""Entries of offset logs in versions that a listing has shown."""
+"""Entries of offset logs, by checkpoint, epoch and the version in a listing."""

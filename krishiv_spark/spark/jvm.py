@@ -1,4 +1,4 @@
-"""The door to Spark's JVM, for what Spark shows nobody else. Driver."""
+"""The only module that calls private parts of PySpark and of Spark's JVM. Driver."""
 
 from __future__ import annotations
 
@@ -26,37 +26,40 @@ __all__ = [
 
 
 def is_jvm_here(session: SparkSession) -> bool:
-    """Whether Spark's driver is this process's; under Spark Connect it is the server's."""
+    """Return True if Spark's driver is in this process; False under Spark Connect."""
     return hasattr(session, "_jvm")
 
 
 def is_stopped(session: SparkSession) -> bool:
-    """Whether a session, classic or Connect, was stopped here. Asks no JVM and no server."""
+    """Return True if a session, classic or Connect, was stopped here.
+
+    It calls no JVM and no server.
+    """
     own: Any = session
     try:
         if is_jvm_here(session):
             return own.sparkContext._jsc is None  # noqa: SLF001
         return bool(own.is_stopped)
-    except Exception:  # noqa: BLE001  this Spark calls things otherwise
+    except Exception:  # noqa: BLE001  private names differ in this version
         return False
 
 
 def server_of(builder: SparkSession.Builder) -> str | None:
-    """The Spark Connect server whose session a builder would open, without what follows its port.
+    """Return the URL of the Spark Connect server that a builder would open, without parameters.
 
     Returns:
-        None if the session is of a driver that this process starts, or that is not known.
+        None if this process starts the driver, or if the server is unknown.
     """
     options: Mapping[str, str] = getattr(builder, "_options", {})
     url = options.get("spark.remote") or os.environ.get("SPARK_REMOTE") or ""
-    # After it come parameters, such as a token.
+    # Parameters, such as a token, follow the first semicolon.
     return url.partition(";")[0] if url.startswith("sc://") else None
 
 
 def variable_of_jvm(session: SparkSession, name: str) -> str | None:
-    """A variable of the environment that the driver's Python workers get, of a driver that is here.
+    """Return an environment variable of a local driver's JVM, which its Python workers inherit.
 
-    It is that in which the JVM began.
+    Its value is that of the time when the JVM started.
     """
     own: Any = session
     found: str | None = own._jvm.java.lang.System.getenv(name)  # noqa: SLF001
@@ -64,45 +67,46 @@ def variable_of_jvm(session: SparkSession, name: str) -> str | None:
 
 
 def hear_by(session: SparkSession, listener: Any, events: Any) -> None:
-    """Have a listener, before it is added, hear of events by an object of its own.
+    """Make a listener receive its events through `events`; called before it is added to Spark.
 
     Args:
-        session: Of a driver that is here.
+        session: A session whose driver is in this process.
         listener: A ``StreamingQueryListener``.
-        events: What PySpark's ``JStreamingQueryListener`` is, which asks the JVM sixty times for
-            one progress: 10 ms of a core, whatever the listener does.
+        events: Replaces PySpark's ``JStreamingQueryListener``, which calls the JVM sixty times for
+            one progress. That takes 10 ms of a core, even if the listener does nothing.
 
     Raises:
-        Exception: Of any kind, if this Spark calls things otherwise.
+        Exception: Of any kind, if private names differ in this version of Spark.
     """
     own: Any = session
     streaming = own._jvm.org.apache.spark.sql.streaming  # noqa: SLF001
-    # Where PySpark looks before it makes its own (`StreamingQueryListener._jlistener`).
+    # PySpark uses an existing object before it creates its own
+    # (`StreamingQueryListener._jlistener`).
     listener._jlistenerobj = streaming.PythonStreamingQueryListenerWrapper(events)  # noqa: SLF001
 
 
 def last_progress(session: SparkSession, query: str) -> Mapping[str, Any] | None:
-    """The newest progress of a query that runs, also one of a trigger that had nothing to do.
+    """Return the newest progress of an active query as in Spark's JSON; None before the first.
 
-    Classic or Connect; as Spark's JSON has it. None before the first.
+    It includes triggers without new data. Works with a classic session and with Connect.
 
     Raises:
-        Exception: Of any kind, if there is no such query, or this Spark calls things otherwise.
+        Exception: Of any kind, if there is no such query, or private names differ in this Spark.
     """
     running: Any = session.streams.get(query)
     if not is_jvm_here(session):
         told: Mapping[str, Any] | None = running.lastProgress
         return told
-    # PySpark asks the JVM sixty times for one progress.
+    # PySpark would call the JVM sixty times for one progress.
     found = running._jsq.lastProgress()  # noqa: SLF001
     return None if found is None else json.loads(found.json())
 
 
 def running_query(session: SparkSession, query: str) -> Any:
-    """Java's object of a query (``StreamExecution``) that runs in an application.
+    """Return Java's object of an active query (``StreamExecution``) of an application.
 
     Raises:
-        Exception: Of any kind, if there is none, or this Spark calls things otherwise.
+        Exception: Of any kind, if there is no such query, or private names differ in this Spark.
     """
     own: Any = session
     uuid = own._jvm.java.util.UUID.fromString(query)  # noqa: SLF001
@@ -111,13 +115,13 @@ def running_query(session: SparkSession, query: str) -> Any:
 
 @dataclass(frozen=True)
 class WriterSays:
-    """What a user has told Spark's writer of a stream.
+    """The settings that a user has given to Spark's writer of a stream.
 
     Attributes:
-        rows: What it writes.
-        format: Of the sink; for functions, a name of Spark's own.
-        mode: Spark's output mode, in small letters.
-        options: Of the sink; may be secret.
+        rows: The frame that is written.
+        format: The format of the sink; for functions, one of Spark's own names.
+        mode: Spark's output mode, in lower case.
+        options: The options of the sink, which may contain secrets.
     """
 
     rows: DataFrame
@@ -127,10 +131,10 @@ class WriterSays:
 
 
 def writer_says(writer: DataStreamWriter) -> WriterSays:
-    """What is known of a query that was not started yet, classic or Connect.
+    """Return the settings of a query that was not started yet, classic or Connect.
 
     Raises:
-        Exception: Of any kind, if this Spark calls things otherwise.
+        Exception: Of any kind, if private names differ in this version of Spark.
     """
     own: Any = writer
     return _said_to_connect(own) if hasattr(own, "_write_proto") else _said_to_java(own)
@@ -141,7 +145,7 @@ def _said_to_connect(writer: Any) -> WriterSays:
 
     said, plan = writer._write_proto, writer._write_stream._child  # noqa: SLF001
     rows: Any = DataFrame(plan, writer._session)  # noqa: SLF001
-    # Which the server puts among the options.
+    # The server adds these two to the options.
     more = {"path": said.path, "queryName": said.query_name}
     options = {**said.options, **{name: text for name, text in more.items() if text}}
     return WriterSays(rows, said.format, said.output_mode.lower() or "append", options)

@@ -1,8 +1,8 @@
-"""The log lines of this package in Spark's Python processes: time, query, epoch and task.
+"""The format of this package's log lines in Spark's Python processes: time, query, epoch and task.
 
-Nobody has set up Python's logging there: by itself it writes warnings, and only their text. Each of
-these processes does one thing at a time, a task or a step of a plan, so that all its threads write
-of the same.
+Spark does not configure Python's logging there, so that Python would write only warnings, and only
+their text. Each of these processes runs one task or one planning step at a time, so the context of
+a line is the same for all threads of a process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s%(about)s"
 
 
 class _About(logging.Filter):
-    """Adds to each line what this process is about."""
+    """A filter that adds the context of this process to each line."""
 
     text = ""
 
@@ -37,9 +37,9 @@ _about = _About()
 
 
 class _OneLine(logging.Formatter):
-    """Writes each message as one line, whatever a name or a text of another party in it contains.
+    """A formatter that writes each message as one line, whatever characters its values contain.
 
-    The lines of a traceback stay. Logins are left out of both.
+    The lines of a traceback are kept. Credentials are removed from both.
     """
 
     hide: Callable[[str], str] = str
@@ -53,16 +53,15 @@ class _OneLine(logging.Formatter):
 
 
 def set_log_context(level: str, **about: object) -> None:
-    """Say what the lines of this process are of, from here on, and which of them are written.
+    """Set the context of this process's log lines, and the lowest level that is written.
 
-    Planner, committer, task; elsewhere it does nothing. Where somebody has given Python's root
-    logger or ``krishiv_spark`` a handler, as Spark does with
-    ``spark.sql.pyspark.worker.logging.enabled``, lines go there in its form; the level is set all
-    the same.
+    For planner, committer and tasks; in other processes it has no effect. If Python's root logger
+    or ``krishiv_spark`` has a handler, as with ``spark.sql.pyspark.worker.logging.enabled``, that
+    handler formats the lines; the level is set in any case.
 
     Args:
-        level: The least that is written, as `krishiv_spark.options.Options.log_level` has it.
-        about: By name, such as ``query``; what is None is left away.
+        level: The lowest level, as in `krishiv_spark.options.Options.log_level`.
+        about: Values by name, such as ``query``; those that are None are omitted.
     """
     if not is_of_spark():
         return
@@ -75,10 +74,10 @@ def set_log_context(level: str, **about: object) -> None:
 def write_to_terminal(hide: Callable[[str], str] = str) -> None:
     """Write this package's warnings to standard error, as one line each. For commands.
 
-    Where Python's root logger or ``krishiv_spark`` has a handler of another kind, that stays.
+    A handler of another kind on Python's root logger or ``krishiv_spark`` takes precedence.
 
     Args:
-        hide: Given each text, returns it without values that must not be shown.
+        hide: A function that removes values from a text that must not be shown.
     """
     ours = [each for each in _root.handlers if isinstance(each.formatter, _OneLine)]
     if ours or not _root.hasHandlers():

@@ -1,4 +1,4 @@
-"""Spark's offset log: what it wrote down for an epoch before it ran it."""
+"""Entries of Spark's offset log, which Spark writes for an epoch before it runs it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["OffsetSeq", "with_offsets"]
 
 @dataclass(frozen=True)
 class OffsetSeq:
-    """What Spark wrote down for an epoch before it ran it: an entry of its offset log.
+    """An entry of Spark's offset log, written before the epoch runs.
 
     Attributes:
-        metadata: Spark's own, with ``batchWatermarkMs``.
-        sources: By name, the offset of each source at the end of the epoch, as text; "-" where it
-            has none yet. A source without a name has its place among the sources as its name.
+        metadata: Spark's own metadata, with ``batchWatermarkMs``.
+        sources: The offset of each source at the end of the epoch, as text, by the name of the
+            source; "-" if it has none yet. A source without a name has its index as name.
     """
 
     metadata: dict[str, Any]
@@ -27,18 +27,19 @@ class OffsetSeq:
 
     @classmethod
     def parse(cls, text: str) -> OffsetSeq:
-        """From the text of ``<checkpointLocation>/offsets/<epoch>``.
+        """Parse the text of ``<checkpointLocation>/offsets/<epoch>``.
 
-        A line with the version, one of metadata, then a line a source: in version 1 its offset, in
-        the order of the sources (``OffsetSeqLog``); in version 2, of Spark 4.2, its name, a colon
-        and its offset (``OffsetMap``).
+        The first line is the version, the second the metadata; then there is a line for each
+        source. In version 1 it is the offset, in the order of the sources (``OffsetSeqLog``). In
+        version 2, of Spark 4.2, it is the name of the source, a colon and the offset
+        (``OffsetMap``).
 
         Raises:
-            ValueError: If it is damaged, or of a version that is not known.
-            OptionError: If a command of ``krishiv-spark`` has left its own text there, which names
-                the command that finishes it. It is a ValueError too.
+            ValueError: If it is damaged, or of an unknown version.
+            OptionError: If an unfinished command of ``krishiv-spark`` has replaced it by a text
+                that names the command that finishes it. It is a ValueError too.
         """
-        # Not `splitlines`: an offset of somebody else's source may hold U+2028 and the like.
+        # Not `splitlines`: an offset of a third-party source may contain U+2028 and the like.
         version, metadata, *lines = text.removesuffix("\n").split("\n")
         if version == "v1":
             sources = {str(place): line for place, line in enumerate(lines)}
@@ -61,23 +62,23 @@ class OffsetSeq:
     @property
     def watermark_ms(self) -> int | None:
         """Spark's own watermark, milliseconds since 1970 UTC; None if it has none."""
-        # Spark writes 0 as long as there is none.
+        # Spark writes 0 while there is no watermark.
         return self.metadata.get("batchWatermarkMs") or None
 
     @property
     def source_watermarks_ms(self) -> list[int]:
-        """The watermarks inside the offsets of sources of ours, where there are any."""
+        """The watermarks in the offsets of krishiv-spark's sources, as far as they have one."""
         marks = (offset.get("watermark") for offset in self.objects)
         found = [mark.get("ms") for mark in marks if isinstance(mark, dict)]
         return [ms for ms in found if isinstance(ms, int)]
 
 
 def with_offsets(text: str, changes: Mapping[str, str]) -> str:
-    """An entry in which some sources have other offsets; all else in it stays as it is.
+    """Return an entry with other offsets for some sources, and otherwise unchanged.
 
     Args:
-        text: As Spark wrote it.
-        changes: By name of the source, as `OffsetSeq.sources` has it.
+        text: The entry, as Spark wrote it.
+        changes: New offsets by name of the source, as in `OffsetSeq.sources`.
 
     Raises:
         ValueError: As `OffsetSeq.parse`.

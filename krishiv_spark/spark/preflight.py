@@ -1,8 +1,8 @@
-"""A question to a format, asked before a query starts: would its sink take this?
+"""A check of a sink's settings before a query starts.
 
-Spark makes a Python sink when the first epoch is planned, which an idle source may put off for
-ever. What it does ask at once is a source for its schema; so the question goes along with the
-options of a reader, and Spark's planner process, with its environment, has the answer.
+Spark creates a Python sink when the first epoch is planned, which may be never if the source is
+idle. But Spark reads the schema of a source at once. So the request is passed as an option of a
+reader, and Spark's planner process, which has the environment of the sink, checks the settings.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _KEY = "krishivstartcheck"
 
 @dataclass(frozen=True)
 class PreflightRequest:
-    """The settings with which a query is to start, besides the options of its sink.
+    """The settings with which a query is to start, in addition to the options of its sink.
 
     Attributes:
-        schema: Of its rows, as Spark writes it in JSON.
-        overwrite: Whether each epoch replaces what was there.
-        new_target: Whether another target than the one in the checkpoint is accepted.
+        schema: The schema of its rows, in Spark's JSON.
+        overwrite: True if each epoch replaces the content of the target.
+        new_target: True if a target is accepted that differs from the one in the checkpoint.
     """
 
     schema: str
@@ -31,18 +31,18 @@ class PreflightRequest:
     new_target: bool = False
 
     def to_options(self, options: Mapping[str, str]) -> dict[str, str]:
-        """Options of a reader that ask it."""
-        # A server of an earlier version knows two parts.
+        """Return the options of a reader, with this request added."""
+        # A server with an earlier version of this package accepts two parts only.
         more = [True] if self.new_target else []
         return {**options, _KEY: json.dumps([self.schema, self.overwrite, *more])}
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> PreflightRequest | None:
-        """The question in the options of a reader; None if there is none."""
+        """Return the request in the options of a reader; None if there is none."""
         text = next((text for key, text in options.items() if key.lower() == _KEY), None)
         return None if text is None else cls(*json.loads(text))
 
     @staticmethod
     def is_option(key: str) -> bool:
-        """Return True if an option is the request, and none of the sink's."""
+        """Return True if the option is the request, and not one of the sink's own."""
         return key.lower() == _KEY

@@ -18,14 +18,14 @@ _DIGITS = 32
 
 @dataclass(frozen=True)
 class QueryTarget:
-    """A table, a folder, a topic or a result. It contains no secret.
+    """A table, a folder, a topic or a memory result. It contains no secret.
 
     Attributes:
-        format: Of the sink, as ``krishiv-iceberg``.
-        name: Table, path or topic, redacted: for people, and not compared.
-        digest: Of the whole name, by which targets without an identity are compared.
-        identity: What the system itself calls the target, under whichever path or URL it is
-            reached; None if it has no such thing, or not yet.
+        format: The format of the sink, such as ``krishiv-iceberg``.
+        name: Table, path or topic, redacted. It is for messages and is not compared.
+        digest: A digest of the whole name. Targets without an identity are compared by it.
+        identity: The external system's own id of the target, which does not depend on the path or
+            URL; None if the system has no such id, or the target does not exist yet.
     """
 
     format: str
@@ -40,16 +40,16 @@ class QueryTarget:
         """Describe a target.
 
         Args:
-            format_name: Of the sink.
+            format_name: The format of the sink.
             name: The whole name, which may contain a login.
             identity: See the attribute.
-            secrets: Values that may not be stored.
+            secrets: Values that must not be stored.
         """
         return cls(format_name, redact(name, secrets), digest_of(name), identity)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a record.
+        """Parse a record.
 
         Raises:
             ValueError, LookupError, TypeError, AttributeError: If it is damaged.
@@ -68,15 +68,15 @@ class QueryTarget:
         return f"{json.dumps({**found, **known})}\n"
 
     def hiding(self, values: Iterable[str]) -> Self:
-        """Return the same target, without some values in its name."""
+        """Return the same target, with some values removed from its name."""
         return replace(self, name=redact(self.name, values))
 
     def is_same(self, now: QueryTarget) -> bool:
-        """Return True if another description is of this target, as recorded.
+        """Return True if `now` describes this recorded target.
 
         Args:
-            now: The target as it is described today. One without an identity, where there was one,
-                was removed, and is another.
+            now: The target as it is described today. If it has no identity and the recorded one
+                has, the target was removed, and `now` is another one.
         """
         if self.format != now.format:
             return False
@@ -90,5 +90,5 @@ class QueryTarget:
 
 
 def digest_of(name: str) -> str:
-    """Return what a record contains of a name that it may not show."""
+    """Return the digest that a record contains instead of the whole name."""
     return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:_DIGITS]

@@ -1,4 +1,4 @@
-"""``krishiv_spark.fast_start``."""
+"""The function ``krishiv_spark.fast_start``."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _log = logging.getLogger(__name__)
 
 
 def fast_start(builder: SparkSession.Builder, formats: Iterable[str] = ()) -> SparkSession.Builder:
-    """Have Spark's Python processes forked from one that has imported everything; driver.
+    """Make Spark fork its Python processes from one that has imported everything; driver.
 
-    To be called before the first session of a process, since it sets ``PYSPARK_PYTHON`` and
-    ``PYSPARK_DRIVER_PYTHON``, which Spark's JVM reads once. On executors the package has to be
-    installed, as the formats need anyway, beside the Python that Spark was told. One process for
-    each JVM imports, and ends with it. Where forks are not possible (anything but Linux with
-    ``pidfd_open``, a folder for sockets that is not this user's alone, other environment variables
-    than those of the first start, packages that were installed anew), processes start as Spark
-    starts them. Under Spark Connect a client changes nothing, and a warning says so: its server is
-    told by its own ``PYSPARK_PYTHON``.
+    Call it before the first session of a process: it sets ``PYSPARK_PYTHON`` and
+    ``PYSPARK_DRIVER_PYTHON``, which Spark's JVM reads once. On executors, install the package
+    (which the formats need anyway) beside the Python that ``PYSPARK_PYTHON`` names. One process for
+    each JVM imports, and ends with the JVM. Processes start in Spark's usual way where a fork would
+    differ or is not possible: on systems other than Linux with ``pidfd_open``, if the folder of
+    sockets is accessible to other users, if environment variables differ from those of the first
+    start, and if packages were installed since. Under Spark Connect the function logs a warning and
+    changes nothing, since the server starts the processes: set ``PYSPARK_PYTHON`` there.
 
     Args:
-        builder: Of the session.
-        formats: Those whose libraries are imported too, such as ``["kafka"]``: kafka-python and
+        builder: The builder of the session.
+        formats: Formats whose libraries are imported too, such as ``["kafka"]``: kafka-python and
             numba, or PyIceberg.
 
     Returns:
         The builder.
 
     Raises:
-        OptionError: If a format has no libraries of its own, or a session runs already.
+        OptionError: If a format has no libraries to load, or a session is active already.
     """
     wanted = [name.removeprefix("krishiv-") for name in formats]
     known = libraries() if wanted else {}
@@ -79,7 +79,7 @@ def fast_start(builder: SparkSession.Builder, formats: Iterable[str] = ()) -> Sp
 
 
 def _warn_of_older_jvm(own: Path) -> None:
-    """By ``spark-submit`` the JVM is there before the program, with the variables of then."""
+    """Log a warning if ``spark-submit`` has started the JVM before the variables were set."""
     is_told = os.environ.get("PYSPARK_DRIVER_PYTHON", "").endswith(_LAUNCHER)
     if "PYSPARK_GATEWAY_PORT" in os.environ and not is_told:
         _log.warning(

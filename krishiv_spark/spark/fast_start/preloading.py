@@ -14,8 +14,8 @@ from krishiv_spark.formats import every_format, installed_formats
 __all__ = ["PRELOADS", "libraries", "prefer_installed", "preload"]
 
 PRELOADS = "KRISHIV_SPARK_PRELOADS"
-"""Variable with names of formats whose `preloads` are imported too, separated by commas. They take
-a tenth of a second to one, so only on demand."""
+"""Environment variable with the names of formats whose `preloads` are imported too, separated by
+commas. Each takes 0.1 to 1 s, so they are imported on demand only."""
 
 _SPARK = (
     "pyspark.daemon",
@@ -26,9 +26,9 @@ _ARROW = ("pyarrow.compute", "pyarrow.parquet", "pandas")
 
 
 def libraries() -> dict[str, tuple[str, ...]]:
-    """Return the modules that the first batch of a format would import, by its name.
+    """Return the modules that the first batch of a format would import, by the format's name.
 
-    The names of the package's own formats are without the prefix ``krishiv-``.
+    The names of the package's own formats have no prefix ``krishiv-``.
     """
     found = installed_formats()
     return {
@@ -37,10 +37,11 @@ def libraries() -> dict[str, tuple[str, ...]]:
 
 
 def prefer_installed() -> None:
-    """Import PySpark from where pip has put it, and not from the archive that lies within that.
+    """Import PySpark from pip's folder, not from the archive inside that folder.
 
-    Spark has the archive first on the path. It holds no compiled code, so each process compiles
-    what it imports: 0.4 s of a core. PySpark of another home of Spark is left where it is.
+    Spark puts the archive first on the path. It contains no compiled code, so each process would
+    compile its imports: 0.4 s of a core. If PySpark belongs to another Spark home, the path stays
+    unchanged.
     """
     archives = [path for path in sys.path if path.endswith((".zip", ".jar"))]
     others = [path for path in sys.path if path not in archives]
@@ -52,16 +53,17 @@ def prefer_installed() -> None:
 
 
 def preload() -> None:
-    """Import it; afterwards nothing runs or is open that a fork would not have.
+    """Import the modules, and check that no thread runs that a fork would lack.
 
     Raises:
-        ImportError: If something cannot be imported.
-        RuntimeError: If a thread runs afterwards: it would hold its locks in all forks for ever.
+        ImportError: If a module cannot be imported.
+        RuntimeError: If a thread runs afterwards. Its locks would stay locked in all forks.
     """
     for name in _names():
         import_module(name)
     for source in every_format():
-        _both_sides = source.reader_type, source.writer_type  # imported by being asked for
+        # Reading the attribute imports the class.
+        _both_sides = source.reader_type, source.writer_type
     os.register_at_fork(after_in_child=_reseed)
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError("something that was imported has started a thread: nothing is forked")
@@ -78,6 +80,6 @@ def _names() -> Iterator[str]:
 
 
 def _reseed() -> None:
-    """NumPy's own dice would fall alike in all forks; those of Python are seeded anew by it."""
+    """Seed NumPy's generator in a fork; otherwise all forks would draw the same numbers."""
     if (random := sys.modules.get("numpy.random")) is not None:
         random.seed()

@@ -1,4 +1,4 @@
-"""What a launcher asks the zygote of its JVM for, on a Unix socket that only one user reaches."""
+"""The protocol between launchers and the zygote of their JVM, on a Unix socket of one user."""
 
 from __future__ import annotations
 
@@ -27,30 +27,32 @@ __all__ = [
 ]
 
 GREETING = b"l"
-"""What a zygote says when it is ready; before that, nobody has asked it for anything.
+"""The first byte that a zygote sends when it is ready; no request was sent before that.
 
-Another letter with each change of what follows: after an upgrade a launcher may be the newer one.
+Change the letter with each change of the protocol: after an upgrade, a launcher may be newer than
+the zygote.
 """
 
 SERVED = ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner")
-"""Modules that Spark starts for each query; of what else it starts there is one at most."""
+"""The modules that Spark starts for each query. Of its other modules it starts one process at
+most."""
 
 SECRET = "PYTHON_WORKER_FACTORY_SECRET"  # noqa: S105  the name of a variable
-"""What a JVM and one Python process know each other by."""
+"""Variable with the secret by which a JVM and one Python process authenticate each other."""
 
 _SPACE = "/proc/self/ns/pid"
 _SPACES = ("pid", "mnt")
-"""Namespaces that differ between containers: of the numbers of processes, and of folders."""
+"""Namespaces that differ between containers: those of process ids and of mounts."""
 
 _MOST_BYTES = 16 * 2**20
-"""Of a request: the kernel gives a process 2 MiB for its variables, 6 MiB at most."""
+"""Limit of a request. The kernel limits the environment of a process to 2 MiB, or 6 MiB at most."""
 
 _STREAMS = (0, 1, 2)
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")
 
 ALLOCATOR = "JE_ARROW_MALLOC_CONF"
-"""Settings of PyArrow's jemalloc, which is not used unless somebody asks for it."""
+"""Variable with settings of PyArrow's jemalloc, which is used only if it is requested."""
 
 _OF_EACH_START = frozenset(
     {
@@ -78,17 +80,18 @@ _OF_EACH_START = frozenset(
         "SPARK_TRACEBACK_WITH_LOCALS",
     }
 )
-"""What PySpark reads when it needs it: a fork may have other values than the zygote had."""
+"""Variables that PySpark reads when it needs them, so that a fork may have other values than the
+zygote."""
 
 
 class Request(NamedTuple):
-    """What Spark has started, to be done by a fork.
+    """A process that Spark has started, and that a fork is to replace.
 
     Attributes:
-        module: To be run as ``__main__``.
-        arguments: After it.
+        module: The module that is run as ``__main__``.
+        arguments: The arguments after the module.
         folder: The working directory.
-        environment: All variables.
+        environment: All environment variables.
         python: Path and version of the interpreter.
     """
 
@@ -100,11 +103,11 @@ class Request(NamedTuple):
 
     @classmethod
     def own(cls, module: str, arguments: list[str]) -> Request:
-        """That of this process."""
+        """Return the request of this process."""
         return cls(module, arguments, os.getcwd(), dict(os.environ), [sys.executable, sys.version])
 
     def fits(self) -> bool:
-        """Whether a fork of this process is what a new interpreter would be."""
+        """Return True if a fork of this process is equivalent to a new interpreter."""
         here = Request.own("", [])
         return self.python == here.python and _lasting(self.environment) == _lasting(
             here.environment
@@ -112,23 +115,23 @@ class Request(NamedTuple):
 
 
 def _lasting(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that an interpreter, or a library that it loads, reads once."""
+    """Return the variables that an interpreter, or a library that it loads, reads once."""
     kept = {name: text for name, text in environment.items() if name not in _OF_EACH_START}
-    # Spark says it to tasks; a planner needs no more threads, and would have as many as processors.
+    # Spark sets it for tasks. A planner needs one thread, but would start one for each processor.
     kept.setdefault("OMP_NUM_THREADS", "1")
-    # What looks formats up is told the same folders twice.
+    # The search for formats gets the same folders twice.
     paths = kept.get("PYTHONPATH", "").split(os.pathsep)
     kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     return kept
 
 
 class Parent(NamedTuple):
-    """The JVM that has started a process; its number alone may be that of a later process.
+    """The JVM that has started a process. Its process id alone may be reused by a later process.
 
     Attributes:
         number: Its process id.
-        begun: When it was started, in the kernel's ticks since the boot.
-        space: Which numbers these are: containers that share a folder have numbers of their own.
+        begun: Its start time, in the kernel's ticks since the boot.
+        space: The namespace of the process id: containers that share a folder have separate ids.
     """
 
     number: int
@@ -137,29 +140,29 @@ class Parent(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the socket of its zygote."""
+        """The name of the socket of its zygote."""
         return "-".join(map(str, self))
 
     @classmethod
     def of_this_process(cls) -> Parent:
-        """Whoever has started this process."""
+        """Return the process that has started this process."""
         return cls.at(os.getppid())
 
     @classmethod
     def at(cls, number: int) -> Parent:
-        """The process of that number.
+        """Return the process with this process id.
 
         Raises:
-            OSError: If there is none, or no ``/proc``.
+            OSError: If there is no such process, or no ``/proc``.
         """
         return cls(number, int(_stat_of(number)[19]), os.stat(_SPACE).st_ino)
 
     def is_elsewhere(self) -> bool:
-        """Whether it is a process of another container, of which nothing can be said here."""
+        """Return True if the process is in another container, so that its state is unknown here."""
         return self.space != os.stat(_SPACE).st_ino
 
     def is_alive(self) -> bool:
-        """Whether it runs; of one that is not elsewhere."""
+        """Return True if the process runs. Not for a process of another container."""
         try:
             return Parent.at(self.number) == self
         except FileNotFoundError:
@@ -167,12 +170,12 @@ class Parent(NamedTuple):
 
 
 def private_folder() -> str:
-    """Where the sockets are; made, if it is not there.
+    """Return the folder of the sockets; create it if it does not exist.
 
     Raises:
-        OSError: If it cannot be made, or is not this user's alone.
+        OSError: If it cannot be created, or if other users have access to it.
     """
-    home = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  what is made there lets nobody else in
+    home = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  accessible to this user only
     folder = os.path.join(home, f"krishiv-spark-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
@@ -183,20 +186,20 @@ def private_folder() -> str:
 
 
 def is_own(connection: socket.socket) -> bool:
-    """Return True if a process of this user and of this container is at the other end.
+    """Return True if the peer is a process of this user and of this container.
 
-    A container with the same user may share the folder of sockets. Its processes have no number
+    A container with the same user may share the folder of sockets. Its processes have no process id
     here (0), or other namespaces.
     """
     number, user, _ = _peer(connection)
     try:
         return user == os.geteuid() and _spaces(number) == _spaces(os.getpid())
-    except OSError:  # it has no number here, or has ended
+    except OSError:  # it has no process id here, or has ended
         return False
 
 
 def is_child_of(connection: socket.socket, parent: Parent) -> bool:
-    """Return True if the process at the other end was started by a JVM, as launchers are."""
+    """Return True if the peer was started by a JVM, as launchers are."""
     try:
         return _parent_of(_peer(connection)[0]) == parent.number and parent.is_alive()
     except OSError:
@@ -204,7 +207,7 @@ def is_child_of(connection: socket.socket, parent: Parent) -> bool:
 
 
 def _peer(connection: socket.socket) -> tuple[int, int, int]:
-    """Return process, user and group that connected, or that listened last."""
+    """Return process, user and group of the process that connected, or that listened last."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     number, user, group = _CREDENTIALS.unpack(found)
     return number, user, group
@@ -218,7 +221,7 @@ def _spaces(number: int) -> list[tuple[int, int]]:
 def _stat_of(number: int) -> list[str]:
     """Return the fields of ``/proc/<number>/stat`` after the name of the program."""
     with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:
-        # The name may contain anything, but ends with the last bracket.
+        # The name may contain any character, but ends at the last bracket.
         return file.read().rpartition(")")[2].split()
 
 
@@ -227,18 +230,18 @@ def _parent_of(number: int) -> int:
 
 
 def send(connection: socket.socket, request: Request) -> None:
-    """Hand a request on, with the standard streams of this process."""
+    """Send a request, with the standard streams of this process."""
     text = json.dumps(request).encode()
     socket.send_fds(connection, [_LENGTH.pack(len(text))], _STREAMS)
     connection.sendall(text)
 
 
 def receive(connection: socket.socket) -> tuple[Request, list[int]]:
-    """A request, and descriptors of the three streams of who has sent it.
+    """Return a request, and the descriptors of the three standard streams of its sender.
 
     Raises:
-        OSError: If it does not come whole.
-        ValueError, TypeError: If it is none, or one that no launcher sends.
+        OSError: If it does not arrive completely.
+        ValueError, TypeError: If it is not a request, or one that no launcher sends.
     """
     head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, len(_STREAMS))
     try:
@@ -256,7 +259,7 @@ def receive(connection: socket.socket) -> tuple[Request, list[int]]:
 
 
 def _checked(given: object) -> Request:
-    """Return a request whose parts are what they have to be, of a module that is served."""
+    """Return a request after checking the types of its parts, and that its module is served."""
     if not isinstance(given, list):
         raise TypeError("a request is a list")
     request = Request(*given)

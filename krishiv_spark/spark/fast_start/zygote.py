@@ -1,6 +1,6 @@
-"""Imports what Spark's Python processes need, and forks itself for each of them.
+"""A process that imports the modules of Spark's Python processes, and forks itself for each.
 
-It ends when a package that it has imported is no longer the one that is installed.
+It ends when a package that it has imported was replaced on the disk.
 """
 
 from __future__ import annotations
@@ -32,24 +32,28 @@ _OWN = "krishiv_spark"
 
 
 class Imported:
-    """Packages as they lay on the disk when they had been imported.
+    """The versions of packages on the disk at the time when they were imported.
 
-    A fork imports the rest of them later. After an upgrade that would be of another version than
-    what it has, which no process of Spark's own would do: each imports all of it at once.
+    A fork imports further modules later. After an upgrade these would be of another version than
+    those that it has. A process that Spark starts itself cannot mix versions, since it imports all
+    at once.
     """
 
     def __init__(self) -> None:
         self._seen = {path: _version(path) for path in set(_paths())}
 
     def is_installed(self) -> bool:
-        """Whether all of it is as it was; some hundred calls of ``stat``, a millisecond."""
+        """Return True if all packages are unchanged.
+
+        It makes some hundred calls of ``stat``, about 1 ms.
+        """
         return all(_version(path) == seen for path, seen in self._seen.items())
 
 
 def _paths() -> Iterator[str]:
-    """The folder of each package, and the files of our own, which may be those of a checkout.
+    """Yield the folder of each package, and the files of this package, which may be a checkout.
 
-    Installers remove a file and make a new one, which shows in its folder.
+    Installers remove a file and create a new one, which changes its folder.
     """
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -60,7 +64,7 @@ def _paths() -> Iterator[str]:
 
 
 def _version(path: str) -> tuple[int, int] | None:
-    """Which one it is; None for what is in an archive, or has gone."""
+    """Return the time and the inode of a file; None if it was removed or is in an archive."""
     try:
         found = os.stat(path)
     except OSError:
@@ -71,24 +75,25 @@ def _version(path: str) -> tuple[int, int] | None:
 _PATIENCE_S = 5.0
 _WAITING = 128
 _SIGNALLED = 128
-"""Shells say so that a process was ended by a signal: this and its number."""
+"""Offset that shells add to the number of the signal that ended a process."""
 
 
 class Zygote:
-    """Forks for one JVM.
+    """A server that forks processes for one JVM.
 
     Args:
-        listener: Where launchers connect.
-        parent: The JVM; a zygote ends when it does.
+        listener: The socket that launchers connect to.
+        parent: The JVM; a zygote ends when the JVM does.
 
     Raises:
-        OSError: If the JVM has ended, or another process has its number.
+        OSError: If the JVM has ended, or another process has its process id.
     """
 
     _imported: Imported
 
     def __init__(self, listener: socket.socket, parent: Parent) -> None:
-        # The kernel names to those who connect the process that listened last: this one lives on.
+        # The kernel reports the process that called ``listen`` last as the peer. The launcher that
+        # did so before ends.
         listener.listen(_WAITING)
         self._jvm = parent
         self._selector = selectors.DefaultSelector()
@@ -101,15 +106,16 @@ class Zygote:
         self._watch(listener, lambda: self._greet(listener))
 
     def serve(self) -> Request | None:
-        """Fork for whoever asks, with what is imported by now.
+        """Fork for each request, with all imports that were made before.
 
         Returns:
-            In each fork, what it is to do; in the zygote itself None, when the JVM has ended.
+            In each fork, the request that it is to run; None in the zygote, when the JVM has ended.
         """
         self._imported = Imported()
         while not self._over:
             for key, _ in self._selector.select():
-                # Or another one's turn has closed it: a closed socket cannot be looked up.
+                # Another event of the same round may have closed it, and a closed socket cannot be
+                # looked up.
                 if key in self._selector.get_map().values():
                     request: Request | None = key.data()
                     if request is not None:
@@ -153,7 +159,7 @@ class Zygote:
         return None
 
     def _follow(self, connection: socket.socket, child: int) -> None:
-        """Tell a launcher when its process has ended; and end that when the launcher has."""
+        """Report the end of a process to its launcher; kill it if the launcher ends first."""
         descriptor = os.pidfd_open(child)
         with suppress(OSError):
             socket.send_fds(connection, [GREETING], [descriptor])
@@ -178,7 +184,7 @@ class Zygote:
         connection.close()
 
     def _leave(self, streams: list[int]) -> None:
-        """Fork: keep nothing of the zygote's but what it has imported."""
+        """Release everything of the zygote in a fork except its imports."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, int):
                 os.close(key.fileobj)
@@ -191,7 +197,7 @@ class Zygote:
 
 
 def _fork() -> int:
-    """As `os.fork`; -1 if the machine has no room for it, and a launcher has to see to it."""
+    """Fork; return -1 if the system refuses, so that the launcher starts the process itself."""
     try:
         return os.fork()
     except OSError:
@@ -199,26 +205,26 @@ def _fork() -> int:
 
 
 def main(folder: str, listener: str, *parent: str) -> None:
-    """Be the zygote of a JVM, and in its forks what Spark has asked for."""
+    """Run the zygote of a JVM, and in its forks the modules that Spark has requested."""
     jvm = Parent(*map(int, parent))
     zygote = Zygote(socket.socket(fileno=int(listener)), jvm)
     prefer_installed()
     preload()
-    gc.freeze()  # no collection of a fork copies what all of them share
+    gc.freeze()  # so that a fork's garbage collector copies no shared pages
     _sweep(folder)
     request = zygote.serve()
     if request is None:
-        with suppress(FileNotFoundError):  # who cleans up temporary files was here
+        with suppress(FileNotFoundError):  # a cleaner of temporary files has removed it
             os.unlink(os.path.join(folder, jvm.name))
     else:
         _become(request)
 
 
 def _sweep(folder: str) -> None:
-    """Remove sockets of JVMs that were killed together with their zygotes."""
+    """Remove the sockets of JVMs that were killed together with their zygotes."""
     for name in os.listdir(folder):
         with suppress(OSError, ValueError):
-            # One that its launcher has not named yet has the launcher's number after a point.
+            # A socket that has not got its name yet has the launcher's process id after a dot.
             jvm = Parent(*map(int, name.partition(".")[0].split("-")))
             if not jvm.is_elsewhere() and not jvm.is_alive():
                 os.unlink(os.path.join(folder, name))
@@ -231,7 +237,7 @@ def _become(request: Request) -> None:
     os.environ.update(request.environment)
     sys.path[0] = request.folder
     sys.argv = [request.module, *request.arguments]
-    # One of its name that was imported would be another one than __main__: runpy warns of it.
+    # An imported module of this name would not be ``__main__``, of which runpy warns.
     sys.modules.pop(request.module, None)
     runpy.run_module(request.module, run_name="__main__", alter_sys=True)
 
