@@ -36,10 +36,10 @@ _HOMES = {
     "validate": "job_files",
     "watch": "query",
 }
-"""By command, the module of `commands` that defines it. A command imports no other module."""
+"""The module of `commands` that defines each command. A command imports no other module."""
 
 _OLDER_NAMES = {"vacuum": "parquet"}
-"""Commands from before each format had a group, by the group that has them now."""
+"""Names of commands from before each format had a group, with the group that contains them now."""
 
 
 class _Commands(click.Group):
@@ -67,7 +67,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            # Which click declares final; it shows the usage of the command beside it.
+            # Click declares it final. Click shows the usage of the command with it.
             vars(error)["message"] = show_text(error.message)
             raise
         except (KrishivError, PermissionError) as error:
@@ -81,7 +81,7 @@ class _Commands(click.Group):
 def _show_traceback(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print an error that is not the package's: its text may be that of a server or a file."""
+    """Print an error that is not the package's. Its text may come from a server or a file."""
     sys.stderr.write(show_lines("".join(traceback.format_exception(kind, error, trace))))
 
 

@@ -1,11 +1,13 @@
-"""Jobs that are written down: what is read, made and written, in one file. Driver.
+"""Job files, which declare the inputs, steps and outputs of jobs. Driver.
+
+::
 
     from krishiv_spark import jobs
 
     loaded = jobs.load("orders.yaml", variables={"DAY": "2013-01-01"})
     jobs.JobRunner(spark, print).run(loaded)
 
-``krishiv-spark run orders.yaml`` does the same; docs/jobs.md says what stands in the file.
+``krishiv-spark run orders.yaml`` does the same; docs/jobs.md describes the file.
 """
 
 from __future__ import annotations

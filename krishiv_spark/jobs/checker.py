@@ -36,8 +36,8 @@ def find_name_errors(job: JobSpec, left_out: set[str]) -> Iterator[_Mistake]:
     """Yield the errors in the names of a job, each with its path in the job.
 
     Args:
-        job: What was written.
-        left_out: Names, in lower case, of views that could not be looked at, and may be used.
+        job: The job as it is written in the file.
+        left_out: Names, in lower case, of views that could not be checked. Steps may use them.
     """
     known: dict[str, str] = {}
     for where, view, used in _views(job):
@@ -88,18 +88,18 @@ _OF_SPARK = {
     *("avro", "binaryfile", "console", "csv", "delta", "image", "jdbc", "json", "libsvm", "memory"),
     *("noop", "orc", "parquet", "rate", "rate-micro-batch", "socket", "statestore", "text", "xml"),
 }
-"""Formats of Spark's, and of Delta Lake, in lower case."""
+"""Names of Spark's own formats, and of Delta Lake, in lower case."""
 
 
 class JobChecker:
-    """Makes a job of what was written, and finds all that is wrong with it.
+    """A check of a job's description, which makes a `ReadyJob` and reports every mistake.
 
     Args:
-        tree: Of the file, for places.
-        depots: That addresses name.
-        problems: Told of what is wrong.
-        notes: Given what the user may want to know.
-        left_out: Names of what could not be looked at, since something in it is wrong.
+        tree: The content of the file, with positions.
+        depots: The depots that addresses name.
+        problems: Receives the mistakes.
+        notes: Receives remarks for the user.
+        left_out: Names of parts that could not be checked because they contain mistakes.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class JobChecker:
         """Check a job.
 
         Args:
-            job: What was written.
-            name: Of the job.
-            base: Where it stands in the file.
+            job: The job as it is written in the file.
+            name: The name of the job.
+            base: The path of the job in the file.
         """
         self._base = base
         for where, text in find_name_errors(job, self._left_out):
@@ -220,7 +220,7 @@ class JobChecker:
                 return
         elif place.decodes:
             try:
-                # One field stands for those that are found when the job starts.
+                # One field represents those that are inferred when the job starts.
                 options = add_json_options(options, given.schema_ or "sampled STRING")
             except ValueError as error:
                 self._wrong((*at, "schema"), str(error))
@@ -276,7 +276,7 @@ class JobChecker:
         return own if own is not None or folder is None else f"{folder}/{given.name}"
 
     def _note_format(self, given: str | None) -> None:
-        """Note a format that is neither this package's nor Spark's, if one is like it."""
+        """Add a note if a format is unknown, but similar to one of this package's or of Spark's."""
         name = (given or "").strip().lower()
         ours = {"iceberg", "kafka", "kafkajson", *(f"krishiv-{each}" for each in format_names())}
         if not name or "." in name or name in ours | _OF_SPARK or find_format(name) is not None:
@@ -307,7 +307,7 @@ class JobChecker:
     def _check_options(
         self, place: DataLocation, options: Mapping[str, str], at: NodePath, *, writes: bool
     ) -> type[Options] | None:
-        """Return the class of the options if they are right; None for formats of Spark's."""
+        """Return the class of the options if they are valid; None for Spark's own formats."""
         if not place.is_ours:
             return None
         try:

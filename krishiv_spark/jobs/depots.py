@@ -1,4 +1,4 @@
-"""The meaning of addresses in job files: ``dataos://depot:collection/dataset?acl=rw``."""
+"""Addresses in job files, ``dataos://depot:collection/dataset?acl=rw``, and their depots."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _NO_COLLECTION = {"", "none", "default"}
 
 
 class Address(NamedTuple):
-    """A place, as published files name it.
+    """The address of a dataset in a published job file.
 
     Attributes:
-        depot: Which one.
-        collection: Empty for none.
-        dataset: Empty for none; may have '/'.
-        query: What stands behind '?', which says who may do what on another platform.
+        depot: The name of the depot.
+        collection: The collection; empty if there is none.
+        dataset: The dataset, which may contain '/'; empty if there is none.
+        query: The part after '?', with access rights of another platform.
     """
 
     depot: str
@@ -44,10 +44,10 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Take an address apart.
+        """Parse an address.
 
         Raises:
-            ValueError: If it is none.
+            ValueError: If the text is not an address.
         """
         match = _ADDRESS.fullmatch(text.strip())
         if match is None:
@@ -125,11 +125,11 @@ class _DepotFile(JobModel):
 
 @dataclass(frozen=True)
 class Depots:
-    """The depots that are known.
+    """The depots that a job file can use.
 
     Attributes:
-        by_name: Each of them.
-        file: Where they are said; None if there is none.
+        by_name: The depots by name.
+        file: The file that defines them; None if there is none.
     """
 
     by_name: Mapping[str, Depot] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Depots:
         """Return the depot of an address.
 
         Raises:
-            ValueError: If it is not known.
+            ValueError: If there is no such depot.
         """
         found = self.by_name.get(address.depot)
         if found is not None:
@@ -154,10 +154,10 @@ class Depots:
         raise ValueError(f"{self.file.name} has no depot {address.depot!r}; {hint}")
 
     def secrets(self) -> frozenset[str]:
-        """Return the values that messages do not show: of options that can be secret.
+        """Return the values of options that may be secret, which messages must not contain.
 
-        A value that was written with `secret` goes by that. So does none of a format that is not
-        this package's, whose options are not known: each of its values is hidden.
+        If a value is written with `secret`, that decides. Otherwise, all values of a format of
+        another package count as secret, since its options are unknown.
         """
         return frozenset(
             str(text)
@@ -175,16 +175,16 @@ def _is_hidden(depot: Depot, key: str, text: Referenced) -> bool:
     if kind is None:
         return True
     roles = (role for role in (kind.reader_type, kind.writer_type) if role is not None)
-    # In a URL there may be a login.
+    # A URL may contain credentials.
     return "@" in text or any(role.options_type.secret_keys({key: text}) for role in roles)
 
 
 _OURS = {"iceberg": "krishiv-iceberg", "kafka": "krishiv-kafka", "kafkajson": "krishiv-kafka"}
-"""Names of published files whose formats are this package's; others are Spark's."""
+"""Short names of formats in published files that are this package's; other names are Spark's."""
 
 
 def resolve_format_name(given: str) -> str:
-    """Return a format as Spark knows it, by what a file calls it."""
+    """Return the name of a format for Spark, by its name in a file."""
     name = given.strip()
     lowered = name.lower()
     if lowered in _OURS:
@@ -196,11 +196,11 @@ def read_depots(file: Path | None, variables: Variables) -> Depots:
     """Return the depots of a file.
 
     Args:
-        file: Of the user; None if there is none.
-        variables: For ``${NAME}`` in it.
+        file: The file of the user; None if there is none.
+        variables: The values for ``${NAME}`` in the file.
 
     Raises:
-        ManifestError: With all mistakes in it.
+        ManifestError: If the file contains mistakes; the error lists all of them.
     """
     if file is None:
         return Depots()

@@ -1,6 +1,6 @@
-"""Job files, read into jobs that can run, or into all errors in the files.
+"""Job files, read into jobs that can run, or into a list of all errors in the files.
 
-Keys that published job files have elsewhere are moved to where the models have them.
+Keys that published job files have in other positions are moved to their positions in the models.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["load"]
 
 
 _MOVED = ("logLevel", "outputs", "steps")
-"""Keys of a job that published files indent in several ways."""
+"""Keys of a job that published files have at several levels."""
 
 _OF_OUTPUTS = ("saveMode", "checkpointLocation", "outputMode")
 _OF_ICEBERG = {"properties": "properties", "partitionBy": "partitionBy", "sort": "sort"}
@@ -59,7 +59,7 @@ def normalize(tree: YamlNode, notes: list[str], problems: Problems) -> YamlNode:
 
 
 def _push_into_job(spec: YamlNode, notes: list[str]) -> YamlNode:
-    """Move the parts of a job that are beside it, or one level above, into it."""
+    """Move keys of a job into it that are beside it or one level above it."""
     found: dict[str, tuple[TextMark, YamlNode]] = {}
     for name, where in _misplaced_keys(spec):
         found[name] = (where.keys[name], where.entries[name])
@@ -92,7 +92,7 @@ def _job(job: YamlNode, problems: Problems) -> YamlNode:
 
 
 def _hoist_keys(output: YamlNode) -> YamlNode:
-    """Move the keys that published files have among the options to the output."""
+    """Move the keys of an output that published files have among its options."""
     options = output.entries.get("options")
     if options is None or not options.entries:
         return output
@@ -137,15 +137,16 @@ def load(
     depots: Path | str | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> LoadedJobs:
-    """Read a job file and check it; nothing outside of the machine is asked, and no Spark started.
+    """Read a job file and check it. This reads local files only, and does not start Spark.
 
     Args:
         file: The job file.
-        depots: What its addresses mean; ``depots.yaml`` beside it, if that is there.
-        variables: Values of ``${NAME}``; others are those of the environment.
+        depots: The file that defines depots. Default: ``depots.yaml`` beside the job file, if
+            present.
+        variables: Values of ``${NAME}``. Other values are read from the environment.
 
     Raises:
-        ManifestError: With all mistakes in the file, each with its place.
+        ManifestError: If there are mistakes; the error lists all of them, each with its position.
     """
     file = Path(file)
     beside = file.with_name(_BESIDE)
@@ -210,7 +211,8 @@ def _check_checkpoints(jobs: tuple[ReadyJob, ...], tree: YamlNode, problems: Pro
         for checkpoint in job.checkpoints:
             place = _place_of(checkpoint)
             if place in used:
-                # The second one would go on where the first is, and pass over its own rows.
+                # The second query would continue from the position of the first, and skip its own
+                # rows.
                 problems.add(
                     tree.mark_of((*path, "streaming", "checkpointLocation")),
                     f"two queries would have the checkpoint {checkpoint}: give each its own",
@@ -219,7 +221,7 @@ def _check_checkpoints(jobs: tuple[ReadyJob, ...], tree: YamlNode, problems: Pro
 
 
 def _place_of(checkpoint: str) -> tuple[str, str, str]:
-    """Return one value for all spellings of a location."""
+    """Return the same value for all spellings of a location."""
     try:
         url = StoreUrl.parse(checkpoint)
     except OptionError:  # only Spark knows this store

@@ -51,7 +51,7 @@ __all__ = [
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _LONGEST_MS = 100 * 366 * 86_400_000
-"""Python's own waits end with an OverflowError after 292 years."""
+"""Limit of a time span. Python's waits fail with an OverflowError after 292 years."""
 
 
 def _span(given: object) -> object:
@@ -107,8 +107,8 @@ def in_any_case(*names: str, **others: str) -> BeforeValidator:
     """Return a validator that accepts names in any case, as Spark does.
 
     Args:
-        names: As they are shown.
-        others: By another spelling, in lower case, the name that is meant.
+        names: The names, as they are shown.
+        others: Names by other spellings, which are in lower case.
     """
     meant = {**{name.lower(): name for name in names}, **others}
 
@@ -123,12 +123,12 @@ Span = Annotated[
     BeforeValidator(_span),
     WithJsonSchema({"type": "string", "examples": ["30 seconds", "10 minutes", "1 hour"]}),
 ]
-"""A length of time, milliseconds, written with its unit."""
+"""A time span in milliseconds, written with its unit."""
 
 OptionTexts = Annotated[
     dict[str, str],
     BeforeValidator(_texts),
-    # Options in options have their names with dots between.
+    # Options inside options have names that are joined by dots.
     WithJsonSchema(
         {
             "type": "object",
@@ -136,7 +136,7 @@ OptionTexts = Annotated[
         }
     ),
 ]
-"""Options of a format or of Spark; numbers and booleans become texts."""
+"""Options of a format or of Spark; numbers and booleans are converted to texts."""
 
 StepArguments = Annotated[
     dict[str, Any],
@@ -148,17 +148,17 @@ StepArguments = Annotated[
         }
     ),
 ]
-"""Values that Spark puts in the place of parameters, which are never SQL."""
+"""Values of the parameters of an SQL text. Spark never parses them as SQL."""
 
 Names = Annotated[list[str], BeforeValidator(_names)]
-"""A list, or a text with commas."""
+"""A list, or a text that is split at commas."""
 
 TriggerMode = Annotated[
     Literal["Once", "AvailableNow", "ProcessingTime", "Continuous"],
-    # The last is how published files misspell it.
+    # The last one is a misspelling in published files.
     in_any_case("Once", "AvailableNow", "ProcessingTime", "Continuous", continous="Continuous"),
 ]
-"""When a stream looks for rows."""
+"""The time when a stream starts a batch."""
 
 SaveMode = Annotated[
     Literal["append", "overwrite", "ignore", "errorIfExists"],
@@ -171,17 +171,17 @@ SaveMode = Annotated[
         default="errorIfExists",
     ),
 ]
-"""What a batch does with rows that are there."""
+"""The action of a batch for existing rows."""
 
 OutputModeName = Annotated[
     Literal["append", "update", "complete"], in_any_case("append", "update", "complete")
 ]
-"""Which rows of a stream's result are written."""
+"""The rows of a stream's result that are written."""
 
 NOT_USED = "not used here"
 
 NotUsed = Annotated[Any, NOT_USED]
-"""What says something to another platform only."""
+"""A key for another platform only."""
 
 
 _OUTPUT = r"^[A-Za-z][A-Za-z0-9_-]{0,59}$"
@@ -190,7 +190,7 @@ ViewName = Annotated[str, Field(pattern=_VIEW, max_length=100)]
 
 
 class JobModel(BaseModel):
-    """A part of a job file; keys are written in camelCase."""
+    """A part of a job file, whose keys are in camelCase."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=to_camel, hide_input_in_errors=True
@@ -235,7 +235,7 @@ class _Read(JobModel):
 
 
 class JobInput(_Read):
-    """A view of rows that are read."""
+    """An input of a job: a view of the rows that are read."""
 
     name: ViewName = Field(description="Name of the view.")
     dataset: str | None = Field(
@@ -266,7 +266,7 @@ class JobInput(_Read):
 
 
 class JobStep(_Read):
-    """A view that is made from other views."""
+    """A view that is derived from other views."""
 
     name: ViewName = Field(description="Name of the view.")
     sql: str | None = Field(default=None, min_length=1, description="SQL query over views.")
@@ -352,7 +352,7 @@ class JobOutput(JobModel):
 
     @property
     def source(self) -> str:
-        """The view whose rows go there."""
+        """The view whose rows are written."""
         return self.view or self.name
 
 
@@ -441,7 +441,7 @@ class JobSpec(JobModel):
 
     @property
     def is_streaming(self) -> bool:
-        """Return True if an input is a stream."""
+        """True if an input is a stream."""
         return any(one.is_stream for one in self.inputs)
 
 
@@ -506,7 +506,7 @@ class Workflow(JobModel):
 
 
 def job_schema() -> dict[str, Any]:
-    """Return the schema of job files, made from the models (JSON Schema 2020-12)."""
+    """Return the JSON Schema (2020-12) of job files, generated from the models."""
     forms = TypeAdapter(Workflow | JobList | JobSpec)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,8 +1,8 @@
 """Comparison of the targets and names of a job's outputs with those in its checkpoints. Driver.
 
-A sink of this package compares its target with the one that the checkpoint records when it is asked
-before its start (`krishiv_spark.lifecycle.resumption`). Functions of ``foreachBatch`` and formats
-of other packages are not asked, so the job compares and records for them.
+A sink of this package compares its target with the recorded one in a check before its start
+(`krishiv_spark.lifecycle.resumption`). Functions of ``foreachBatch`` and formats of other packages
+have no such check, so the job compares and records for them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NAMING = (
     *("path", "url", "table", "dbtable", "topic", "database", "collection", "keyspace", "index"),
     *("resource", "es.resource", "stream", "queue"),
 )
-"""Options of foreign formats that name a target, in lower case. Addresses of brokers and the like
-may change under a query, and are none."""
+"""Options of other formats that name a target, in lower case. Addresses of brokers and the like are
+not among them, since they may change under a query."""
 
 
 _SCHEMES = re.compile(r"(?:[A-Za-z][\w+.-]*:)+")
@@ -45,11 +45,11 @@ _SCHEMES = re.compile(r"(?:[A-Za-z][\w+.-]*:)+")
 
 @dataclass(frozen=True)
 class JobTargets:
-    """The targets of a job's outputs, beside those that its checkpoints record. Driver.
+    """The targets of a job's outputs, and the records of its checkpoints. Driver.
 
     Attributes:
-        job: Whose outputs they are.
-        accepted: Outputs, by name or as ``job.output``, whose new target, or new name, is accepted.
+        job: The job.
+        accepted: Outputs, by name or as ``job.output``, whose new target or new name is accepted.
     """
 
     job: ReadyJob
@@ -61,17 +61,17 @@ class JobTargets:
         return name in self.accepted or f"{self.job.name}.{name}" in self.accepted
 
     def checkpoint_at(self, number: int) -> SparkCheckpoint:
-        """Return the checkpoint of a query of the job, by its place among them."""
+        """Return the checkpoint of a query of the job, by its index."""
         return self._checkpoint_of(self.job.outputs[number])
 
     def check(self) -> Iterator[str]:
-        """Refuse an output with another target or name than before; changes nothing.
+        """Refuse an output whose target or name has changed; changes nothing.
 
         Yields:
-            Lines about what cannot be decided.
+            Warnings about changes that cannot be detected.
 
         Raises:
-            CheckpointMismatch: If an output would lose rows, or write them again.
+            CheckpointMismatch: If an output would lose rows, or write them twice.
         """
         if not self.job.model.is_streaming:
             return
@@ -84,9 +84,9 @@ class JobTargets:
             yield from self._check_names()
 
     def forget_accepted(self) -> None:
-        """Remove the records of outputs whose new target is accepted: the next epoch makes others.
+        """Remove the records of outputs whose new target is accepted; the next epoch records it.
 
-        So it is accepted once, also if this run has no rows. An error is logged.
+        The new target is thus accepted once, even if this run has no rows. An error is logged.
         """
         for output in self.job.outputs:
             if self.job.writes_batches or not self.is_accepted(output):
@@ -103,10 +103,10 @@ class JobTargets:
                 )
 
     def record(self, number: int) -> None:
-        """Store the targets of a query that has started, where no sink does. An error is logged.
+        """Record the targets of a query that has started, if its sinks do not. An error is logged.
 
         Args:
-            number: Which query of the job, as for `checkpoint_at`.
+            number: Index of the query in the job, as for `checkpoint_at`.
         """
         of_query = self.job.outputs if self.job.writes_batches else [self.job.outputs[number]]
         for output in self._recorded_here():
@@ -114,7 +114,8 @@ class JobTargets:
                 continue
             checkpoint, now, name = self._compared(output)
             try:
-                # Where Spark has stored no query as seen from here, the checkpoint is elsewhere.
+                # If no query is stored there as seen from this process, the checkpoint is on
+                # another machine.
                 if now is not None and _has_query(checkpoint):
                     checkpoint.record_target(now, name)
             except (KrishivError, OSError) as error:
@@ -130,7 +131,8 @@ class JobTargets:
     def _check_target(self, output: ReadyOutput) -> None:
         try:
             check_same_target(*self._compared(output))
-        # Only Spark can read the checkpoint, as these outputs allow: they are not compared.
+        # Such outputs may have a checkpoint that only Spark can read. Their targets are not
+        # compared.
         except (OptionError, StorageError, OSError) as error:
             _log.info(
                 "it is not checked that output %r writes to the same target as before",
@@ -139,7 +141,7 @@ class JobTargets:
             )
 
     def _recorded_here(self) -> Iterator[ReadyOutput]:
-        """Return the outputs whose targets no sink compares and records."""
+        """Yield the outputs whose targets no sink compares and records."""
         for output in self.job.outputs:
             by_function = self.job.writes_batches or output.model.output_mode == "update"
             if by_function or not output.place.is_ours:
@@ -156,10 +158,10 @@ class JobTargets:
         return SparkCheckpoint(location, Storage.given(output.place.options).also_at(location))
 
     def _describe(self, output: ReadyOutput) -> QueryTarget | None:
-        """Return the target by the options of the job; None if that is not known here."""
+        """Return the target by the options of the job; None if it is unknown here."""
         try:
             return describe_target_of_output(output)
-        # Spark's driver may run elsewhere, with other packages, networks and folders.
+        # Spark's driver may run on another machine, with other packages, networks and folders.
         except (KrishivError, OSError, ImportError) as error:
             _log.debug("output %r is not compared", output.model.name, exc_info=scrub(error))
             return None
@@ -196,14 +198,14 @@ class JobTargets:
 
     @cached_property
     def _folders_without_output(self) -> list[str]:
-        """The folders of the job's checkpoint that are those of a query, and of no output."""
+        """The folders of the job's checkpoint that contain a query, but belong to no output."""
         root = self.job.checkpoint or ""
         used = {*self.job.checkpoints, *self.job.other_checkpoints, f"{root}/{BATCHES}"}
         try:
             place = StoreUrl.parse(root)
             found = list(self._storage.files(place).entries(str(place)))
         except (KrishivError, OSError):
-            return []  # there is none yet, or only Spark can read it
+            return []  # it does not exist yet, or only Spark can read it
         names = sorted(entry.name.rstrip("/") for entry in found if entry.is_dir())
         folders = (name for name in names if f"{root}/{name}" not in used)
         return [
@@ -211,7 +213,7 @@ class JobTargets:
         ]
 
     def _check_names_of_batches(self) -> None:
-        """Refuse a new name before the newest batch, which comes again, is over."""
+        """Refuse a new name until the newest batch, which Spark repeats, is completed."""
         checkpoint = self._checkpoint_of(self.job.outputs[0])
         with suppress(OSError, OptionError, StorageError):  # only Spark can read it
             epochs = checkpoint.epochs()
@@ -233,8 +235,8 @@ def describe_target_of_output(output: ReadyOutput) -> QueryTarget | None:
     """Return the target of an output; None if the options of a foreign format name none.
 
     Raises:
-        KrishivError, OSError: If it cannot be reached from here.
-        ImportError: If a package is missing here.
+        KrishivError, OSError: If the target cannot be reached from this machine.
+        ImportError: If a package is missing on this machine.
     """
     place = output.place
     source = place.source
@@ -260,14 +262,14 @@ def _foreign_target(name: str, options: Mapping[str, str]) -> QueryTarget | None
 
 
 def _shown(key: str, text: str) -> str:
-    """Return a name for people; what is secret stays a reference."""
+    """Return a name for messages; secrets are replaced by their references."""
     if isinstance(text, Referenced) and text.is_secret is not False:
         return text.reference
     return _without_login(text) if key == "url" else redact(text)
 
 
 def _normal(key: str, text: str) -> str:
-    """Return one form of a name, without logins, which may change; only its digest is stored."""
+    """Return a normalized name without credentials, which may change; only its digest is stored."""
     if key == "url":
         return _without_login(text)
     if key != "path" or StoreUrl.kind_of(text) is None:
@@ -275,16 +277,16 @@ def _normal(key: str, text: str) -> str:
     try:
         place = StoreUrl.parse(text)
     except OptionError:
-        return redact(text)  # Spark may take it
+        return redact(text)  # Spark may accept it
     if place.kind == "disk":
         return os.path.realpath(place.path)
-    # Spark reaches one bucket by several schemes, and one HDFS by several names.
+    # Spark accepts several schemes for one bucket, and several names of one HDFS.
     bucket = f"{place.account}/{place.bucket}" if place.has_bucket else ""
     return f"{place.kind}:{bucket}/{place.path}"
 
 
 def _without_login(url: str) -> str:
-    """Return a URL, as of JDBC, without parameters and without a login of any form."""
+    """Return a URL, such as one of JDBC, without parameters and credentials."""
     bare = redact(url.partition("?")[0].partition(";")[0])
     front, _, address = bare.rpartition("@")  # Oracle writes thin:user/password@//host
     if not front:
@@ -297,7 +299,7 @@ def _has_query(checkpoint: SparkCheckpoint) -> bool:
     try:
         return checkpoint.folder().read("metadata") is not None
     except (KrishivError, OSError):
-        return False  # only Spark can read it, and will say what it finds
+        return False  # only Spark can read it, and will report errors
 
 
 def _recorded(checkpoint: SparkCheckpoint) -> QueryTarget | None:

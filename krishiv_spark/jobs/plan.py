@@ -1,4 +1,4 @@
-"""Jobs that are checked: what they read and write, as formats with options."""
+"""Checked jobs: their inputs and outputs as formats with options."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ _COMPANIONS = (
     ("badrecords", "divert", (RAW_COLUMN, ERROR_COLUMN)),
     ("unknownfields", "keep", (UNKNOWN_COLUMN,)),
 )
-"""By option in lower case and value, the columns that it adds."""
+"""Columns that an option adds, by the option (in lower case) and its value."""
 
 _OF_VALUES = {"badrecords", "nullvalues", "unknownfields", "timezone", "epochunit"}
-"""Options about the fields of values, in lower case."""
+"""Options for the fields of values, in lower case."""
 
 
 def add_json_options(options: Mapping[str, str], schema: str) -> dict[str, str]:
-    """Return the options of a ``kafkajson`` input with those that its schema stands for.
+    """Return the options of a ``kafkajson`` input, with those that its schema implies.
 
-    Its columns are Kafka's own, the fields of the values, and those that the options add.
+    The columns are Kafka's own, the fields of the values, and those that the options add.
 
     Args:
-        options: As given, in any case. They take precedence.
+        options: The options in the file, in any case. They take precedence.
         schema: The fields of the values.
 
     Raises:
@@ -73,20 +73,20 @@ def add_json_options(options: Mapping[str, str], schema: str) -> dict[str, str]:
 
 
 def find_option_without_fields(options: Mapping[str, str]) -> str | None:
-    """Return an option about JSON values where no option asks for JSON; None if there is none."""
+    """Return an option for JSON values if no option selects JSON; None if there is none."""
     if any(key.lower() in {"valueformat", "valueschema"} for key in options):
         return None
     return next((key for key in options if key.lower() in _OF_VALUES), None)
 
 
 def find_columns_error(options: KafkaSourceOptions, schema: str | None) -> str | None:
-    """Return the reason for which the source would refuse its columns at the start; None if none.
+    """Return the error that the source would raise about its columns; None if there is none.
 
     Args:
-        options: Of the source.
-        schema: The columns that are given to Spark, if any.
+        options: The options of the source.
+        schema: The columns that are passed to Spark, if any.
     """
-    if options.value_format == "avro":  # the registry has the columns
+    if options.value_format == "avro":  # the columns are in the registry
         return None
     try:
         if schema is None:
@@ -111,21 +111,22 @@ _FITS: Mapping[str, tuple[str, str]] = {
     "properties": ("table_properties", "'properties'"),
     "partition_by": ("partition_by", "'partitionBy'"),
 }
-"""By key of an output, the option of a sink that it stands for, and its name in messages."""
+"""By key of an output, the field of the sink's options that it sets, and its name in messages."""
 
 _PLAIN = DatasetOptions()
-"""How Spark's own formats name their data."""
+"""The options by which Spark's own formats name their data."""
 
 
 @dataclass(frozen=True)
 class DataLocation:
-    """A format and where it reads or writes.
+    """A format and the location that it reads or writes.
 
     Attributes:
-        format: As Spark knows it.
-        options: Of the format, the path among them; some are secret, so they are never shown.
-        shown: Where it is, for people.
-        decodes: Whether values of Kafka are taken apart (``kafkajson``).
+        format: The format's name for Spark.
+        options: The options of the format, including the path. They may contain secrets, so they
+            are never shown.
+        shown: The location, for messages.
+        decodes: True if the values of Kafka are decoded (``kafkajson``).
     """
 
     format: str
@@ -135,12 +136,12 @@ class DataLocation:
 
     @property
     def source(self) -> type[KrishivDataSource] | None:
-        """The class of the format; None for those of Spark, and of others that are none."""
+        """The class of the format; None for Spark's own and third-party formats."""
         return find_format(self.format)
 
     @property
     def is_ours(self) -> bool:
-        """True for a format that is, or by its name should be, a `KrishivDataSource`."""
+        """True for a `KrishivDataSource`, and for a name that only one can have."""
         return self.format.startswith("krishiv-") or self.source is not None
 
 
@@ -148,16 +149,16 @@ def locate_input(given: JobInput, depots: Depots) -> DataLocation:
     """Return the location that an input reads.
 
     Raises:
-        ValueError: If that is not said, or twice.
+        ValueError: If the location is not specified, or is specified twice.
     """
     return _locate(given, depots, writes=False)
 
 
 def locate_output(given: JobOutput, depots: Depots) -> DataLocation:
-    """Return the location that an output writes, with the options for its own keys.
+    """Return the location that an output writes, with the options that its keys imply.
 
     Raises:
-        ValueError: Likewise.
+        ValueError: As `locate_input`.
     """
     place = _locate(given, depots, writes=True)
     added = _own_options(given, place)
@@ -168,7 +169,7 @@ def resolve_folder(text: str, depots: Depots) -> str:
     """Return the folder that a path, a URL or an address names.
 
     Raises:
-        ValueError: If the depot is not known, or has no folder.
+        ValueError: If the depot is unknown, or has no folder.
     """
     if not text.startswith("dataos:"):
         return text.rstrip("/")
@@ -222,7 +223,8 @@ def _agree_on_format(given: str | None, depot: Depot, address: Address) -> str:
             )
         return resolve_format_name(given)
     own = resolve_format_name(depot.format)
-    # `Parquet` of a depot of krishiv-parquet is that: published files know short names only.
+    # If the depot's format is krishiv-parquet, `Parquet` means that: published files contain short
+    # names only.
     if given is not None and own not in {
         resolve_format_name(given),
         f"krishiv-{given.strip().lower()}",
@@ -259,7 +261,7 @@ def _where(dataset: DatasetOptions, depot: Depot, address: Address) -> str:
 
 
 def _shown(name: str, options: Mapping[str, str]) -> str:
-    """Return a location for people: only the options that name it, since others may be secret."""
+    """Return a location for messages: only the options that name it, since others may be secret."""
     where = {key.lower(): text for key, text in options.items()}
     own = _dataset_options(name)
     keys = (*own.read, *own.write, "subscribe", "topic", "table", "path", "name")
@@ -272,7 +274,7 @@ def find_misfits(given: JobOutput, place: DataLocation) -> Iterator[tuple[str, s
     for key, (option, what) in _FITS.items():
         value = getattr(given, key)
         wanted = value == "update" if key == "output_mode" else bool(value)
-        # Spark's own formats take partitions, and report themselves what they do not support.
+        # Spark's own formats accept partitions, and report unsupported ones themselves.
         spares = key == "partition_by" and not place.is_ours
         if wanted and not spares and not _has_option(place.source, option):
             fits = sorted(
@@ -287,7 +289,7 @@ def _has_option(source: type[KrishivDataSource] | None, option: str) -> bool:
 
 
 def _own_options(given: JobOutput, place: DataLocation) -> dict[str, str]:
-    """Return the options that an output's own keys stand for, where they fit."""
+    """Return the options that an output's own keys imply, as far as the format has them."""
     unfit = {key for key, _ in find_misfits(given, place)}
     found: dict[str, str] = {}
     if given.keys and "keys" not in unfit:
@@ -302,16 +304,16 @@ def _own_options(given: JobOutput, place: DataLocation) -> dict[str, str]:
 
 
 BATCHES = "_batches"
-"""Folder of a checkpoint that several outputs have in common; no output can be called so."""
+"""Folder of a checkpoint that several outputs share. No output can have this name."""
 
 
 @dataclass(frozen=True)
 class ReadyInput:
-    """A view that is read.
+    """An input of a job.
 
     Attributes:
-        model: What was written.
-        place: Where its rows are.
+        model: The input as it is written in the file.
+        place: The location of its rows.
     """
 
     model: JobInput
@@ -320,13 +322,13 @@ class ReadyInput:
 
 @dataclass(frozen=True)
 class ReadyOutput:
-    """The target of the rows of a view.
+    """An output of a job.
 
     Attributes:
-        model: What was written.
-        place: Where its rows go.
-        checkpoint: Of its own query; None for a batch, and where the batches of all outputs are
-            one query.
+        model: The output as it is written in the file.
+        place: The location that its rows are written to.
+        checkpoint: The checkpoint of its own query; None for a batch, and if one query writes the
+            batches of all outputs.
     """
 
     model: JobOutput
@@ -336,15 +338,15 @@ class ReadyOutput:
 
 @dataclass(frozen=True)
 class ReadyJob:
-    """A job.
+    """A checked job.
 
     Attributes:
-        name: Of the job.
-        model: What was written.
-        inputs: In order.
-        outputs: In order.
-        checkpoint: Folder of the job, in which each query has its own; None for a batch.
-        other_checkpoints: Those of the queries of the other jobs of the file.
+        name: The name of the job.
+        model: The job as it is written in the file.
+        inputs: The inputs, in order.
+        outputs: The outputs, in order.
+        checkpoint: The folder that contains the checkpoint of each query; None for a batch.
+        other_checkpoints: The checkpoints of the queries of other jobs in the file.
     """
 
     name: str
@@ -361,12 +363,12 @@ class ReadyJob:
 
     @property
     def batches_checkpoint(self) -> str:
-        """Of that query."""
+        """The checkpoint of the one query that writes all outputs."""
         return f"{self.checkpoint}/{BATCHES}"
 
     @property
     def checkpoints(self) -> list[str]:
-        """Of each of its queries."""
+        """The checkpoints of the job's queries."""
         if self.writes_batches:
             return [self.batches_checkpoint]
         by_name = {one.model.name: one.checkpoint for one in self.outputs}
@@ -374,7 +376,7 @@ class ReadyJob:
 
     @property
     def ends(self) -> bool:
-        """True if the query ends without being stopped."""
+        """True if the job ends without being stopped."""
         streaming = self.model.streaming
         by_trigger = streaming.batch_mode or streaming.trigger_mode in {"Once", "AvailableNow"}
         limited = self.model.timeout is not None or self.model.stop_after_idle is not None
@@ -386,11 +388,11 @@ class LoadedJobs:
     """The content of a job file.
 
     Attributes:
-        jobs: In order.
-        side_by_side: Whether they run at the same time.
-        notes: What the user may want to know, a line each.
-        secrets: Values that are shown nowhere.
-        hide: Returns a text with the names of variables instead of their values.
+        jobs: The jobs, in order.
+        side_by_side: True if the jobs run at the same time.
+        notes: Remarks for the user, one line each.
+        secrets: Values that must not be shown.
+        hide: A function that replaces the values of variables in a text by their names.
     """
 
     jobs: tuple[ReadyJob, ...]
@@ -401,7 +403,7 @@ class LoadedJobs:
 
     @property
     def calls_python(self) -> bool:
-        """Return True if a step is a Python function."""
+        """True if a step is a Python function."""
         steps = (step for job in self.jobs for step in job.model.flat_steps())
         return any(step.python is not None for step in steps)
 

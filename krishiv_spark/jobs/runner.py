@@ -1,4 +1,4 @@
-"""A runner of jobs, their previews, and the sessions in which they run. Driver."""
+"""Runs of jobs, with their sessions and previews. Driver."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ __all__ = ["JobRunner", "restore_active_session"]
 
 
 def open_job_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Return a session with separate views, and those settings of a job that can still be set.
+    """Return a session with its own views, and those settings of a job that can still be set.
 
-    It is the active one of this thread from then on.
+    It becomes the active session of this thread.
     """
     try:
         made = spark.newSession()
@@ -57,35 +57,36 @@ def open_job_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkS
 def restore_active_session(spark: SparkSession) -> Iterator[None]:
     """Make the caller's session the active one again after the code that runs inside.
 
-    Else he would find no format any more that is registered in his session alone. It is not asked
-    which one was: PySpark answers for the process (``SparkSession._activeSession``), where jobs run
-    in other threads, and Spark goes by the thread.
+    Otherwise the caller would not find formats that are registered in its session only. The
+    previous active session is not read from PySpark, which has one per process
+    (``SparkSession._activeSession``); jobs run in several threads, and the JVM has an active
+    session per thread.
     """
     try:
         yield
     finally:
-        # A server looks in the session of whoever asks.
+        # Under Spark Connect, a server uses the session of the request.
         if is_jvm_here(spark) and not is_stopped(spark):
             _activate(spark)
 
 
 def _activate(spark: SparkSession) -> None:
-    # Where Spark looks for Python sources when a stream is started (`DataSource.lookupDataSource`)
-    # is the active session of a thread; in a new thread there is none. By this it is made so.
+    # When a stream starts, Spark searches Python sources in the active session of the thread
+    # (`DataSource.lookupDataSource`). A new thread has none, and this call sets it.
     spark.createDataFrame([], "nothing INT")
 
 
 _SAMPLED = 1_000
-"""Rows of each stream that previews are made of; of these, steps may leave few."""
+"""Rows of each stream that are used for previews. Steps may leave few of them."""
 
 
 def show_rows(spark: SparkSession, job: ReadyJob, say: Callable[[str], object]) -> None:
-    """Show some rows of each view, from the beginnings of the streams, which are not moved.
+    """Show some rows of each view, from the beginning of each stream. No position advances.
 
     Args:
-        spark: A session of its own, since the views get its names.
-        job: Says how many rows.
-        say: Given each line.
+        spark: A separate session, since the views are created in it.
+        job: The job, which specifies the number of rows.
+        say: Called with each line.
     """
     lines = job.model.show_preview_lines
 
@@ -98,9 +99,11 @@ def show_rows(spark: SparkSession, job: ReadyJob, say: Callable[[str], object]) 
 
 
 def show_plans(spark: SparkSession, job: ReadyJob, say: Callable[[str], object]) -> None:
-    """Show the plan of each output, with streams as batches; arguments as `show_rows`.
+    """Show the plan of each output, with streams as batches.
 
-    Spark explains no stream over views: to it, that would be to run it as a batch.
+    The arguments are those of `show_rows`.
+
+    Spark cannot explain a stream over views: it would run the stream as a batch.
     """
 
     def explain(name: str, frame: DataFrame) -> None:
@@ -125,7 +128,7 @@ def _show_views(
     try:
         make_views(spark, job, read_samples(spark, job, rows), see)
     except PySparkException as error:
-        # Of a source that only streams; what is wrong with the job is said when it starts.
+        # The source can only be read as a stream. Mistakes of the job are reported when it starts.
         say(f"{job.name}: cannot be shown: {failure_of(error).line}")
 
 
@@ -141,13 +144,13 @@ _WRITTEN = "metadata"
 
 
 def check_same_mode(job: ReadyJob) -> None:
-    """Refuse to begin anew beside the checkpoints of the other mode.
+    """Refuse to start new queries beside the checkpoints of the other mode.
 
-    With ``forEachBatchMode`` a job is one query, without it one for each output. If that is
-    switched, the new queries would begin where a new query begins, and rows be written again.
+    With ``forEachBatchMode`` a job is one query, without it one for each output. If the mode is
+    switched, the new queries would start as new queries do, and write rows again.
 
     Raises:
-        OptionError: If checkpoints of the other mode are there, and none of this one.
+        OptionError: If checkpoints of the other mode exist, and none of this one.
     """
     if job.checkpoint is None:
         return
@@ -170,12 +173,12 @@ def _is_there(output: ReadyOutput, location: str) -> bool:
         storage = Storage.given(output.place.options).also_at(location)
         return storage.folder(StoreUrl.parse(location)).read(_WRITTEN) is not None
     except (OptionError, StorageError, OSError):
-        return False  # only Spark can read it, and will say what it finds
+        return False  # only Spark can read it, and will report errors
 
 
 _READS_ALL = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
-"""Whether a stream of a Python source reads everything with ``availableNow`` or ``once``; else one
-batch, as large as the source's limits allow."""
+"""True if a stream of a Python source reads all rows with ``availableNow`` or ``once``; otherwise
+it reads one batch, as large as the source's limits allow."""
 
 _CONTINUOUS = (
     "'triggerMode' = Continuous: Spark has no continuous processing for Python sources, so "
@@ -187,21 +190,21 @@ _CONTINUOUS = (
 
 @dataclass
 class JobRunner:
-    """Runs jobs until they end.
+    """A runner of jobs, which returns when they have ended.
 
     Attributes:
-        spark: The session; each job has views of its own.
-        say: Given each line that tells what happens.
-        strict: Whether what Spark cannot do as it was written is an error.
-        stop: When it is set, everything ends: streams between two epochs if that is possible.
-        on_session: Given each session that is made, of a job or for its previews: Spark's listeners
-            and registered sources are those of one session.
-        is_in_batch: Whether a batch is being written, which nothing but an exception ends.
+        spark: The session; each job gets a session with its own views.
+        say: Called with each line of the report.
+        strict: If True, a setting that Spark cannot honour exactly is an error.
+        stop: An event that ends all jobs when it is set; streams end between two epochs if
+            possible.
+        on_session: Called with each session that is created for a job or its previews, since
+            Spark's listeners and registered sources belong to one session.
+        is_in_batch: True while a batch is being written, which only an exception can end.
         new_targets: Outputs, by name or as ``job.output``, that may write to another target than
             their checkpoint records, or have a new name.
-        unfinished: What has ended before it had done anything, although there was work, a line
-            each: queries that were stopped and had completed no epoch, outputs and jobs that were
-            not begun. `run` adds to it.
+        unfinished: A line for each query that was stopped before it completed an epoch, although
+            there was work, and for each output and job that was not started. `run` adds to it.
     """
 
     spark: SparkSession
@@ -217,7 +220,7 @@ class JobRunner:
         """Run all jobs of a file.
 
         Raises:
-            QueryFailed: If a stream has failed for good.
+            QueryFailed: If a stream has failed and is not restarted.
             KrishivError, PySparkException: If a job cannot be started, or a batch has failed.
         """
         with restore_active_session(self.spark):
@@ -234,12 +237,12 @@ class JobRunner:
                 self.run_job(job)
 
     def _leave(self, line: str) -> None:
-        """Say what was not done, and note it."""
+        """Report work that was not done, and record it."""
         self.unfinished.append(line)
         self.say(line)
 
     def run_job(self, job: ReadyJob) -> None:
-        """Run one job; raises as `run`."""
+        """Run one job. It raises the errors of `run`."""
         spark = self._prepared_in_the_end(job)
         if spark is None:
             self.unfinished.append(f"{job.name}: was not started")
@@ -253,8 +256,8 @@ class JobRunner:
     def prepared(self, job: ReadyJob) -> SparkSession:
         """Return a session with the views of a job, whose queries and functions Spark has analysed.
 
-        Nothing is started, and no stream is moved. It is the active session of this thread from
-        then on. Raises as `run`.
+        It starts no query and advances no stream. The session becomes the active one of this
+        thread. Raises the errors of `run`.
         """
         self._check_trigger(job)
         check_same_mode(job)
@@ -266,7 +269,8 @@ class JobRunner:
         if not job.writes_batches:
             make_views(spark, job, {})
         else:
-            # The steps are those of each batch: the same columns, of a frame that is none.
+            # Steps run once per batch. An empty DataFrame with the same schema stands in for the
+            # batch here.
             streams = (one for one in job.inputs if one.model.is_stream)
             empty = {
                 one.model.name: spark.createDataFrame([], read_input(spark, one).schema)
@@ -276,7 +280,10 @@ class JobRunner:
         return spark
 
     def check(self, job: ReadyJob) -> None:
-        """Let Spark and the sinks of streams say what is wrong; nothing starts; raises as `run`."""
+        """Let Spark and the sinks of streams check a job.
+
+        Nothing starts. Raises the errors of `run`.
+        """
         with restore_active_session(self.spark):
             spark = self.prepared(job)
             if job.model.is_streaming:
@@ -297,7 +304,7 @@ class JobRunner:
         while not self.stop.is_set():
             try:
                 return self.prepared(job)
-            except Exception as error:  # noqa: BLE001  raised there, if it does not pass
+            except Exception as error:  # noqa: BLE001  `pause_after` raises a permanent one
                 failed = failure_of(error)
                 self.stop.wait(restarts.pause_after(error, job.name, progressed=False))
         if failed is not None:
@@ -305,7 +312,7 @@ class JobRunner:
         return None
 
     def _of(self, job: ReadyJob) -> Callable[[str], object]:
-        """Return a function that prints lines of a job."""
+        """Return a function that reports lines of a job."""
         return lambda line: self.say(f"{job.name}: {line}")
 
     def _stream(self, spark: SparkSession, job: ReadyJob) -> None:
@@ -348,9 +355,9 @@ class JobRunner:
             try:
                 for run in as_completed(runs):
                     if run.exception() is not None:
-                        self.stop.set()  # before the others are waited for
+                        self.stop.set()  # before waiting for the others
             except KeyboardInterrupt:
-                self.spark.stop()  # ends what they wait for
+                self.spark.stop()  # ends the queries that they wait for
                 raise
             for run in runs:
                 run.result()
@@ -379,7 +386,7 @@ def _start(writer: DataStreamWriter, is_new: bool, record: Callable[[], object])
 
 
 def _has_more(job: ReadyJob) -> Callable[[Query], bool]:
-    """Return a function that is True for a query that ended, but may have left rows unread."""
+    """Return a function that is True for a query that has ended, but may have left rows unread."""
     trigger = job.model.streaming.trigger_mode
     in_batch_mode = trigger is None and job.model.streaming.batch_mode
     ends = trigger in {"Once", "AvailableNow"} or in_batch_mode

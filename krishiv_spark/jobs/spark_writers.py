@@ -1,7 +1,7 @@
 """Outputs of a job as Spark's writers. Driver.
 
-Spark refuses the save modes ``ignore`` and ``errorIfExists`` for Python formats; here they are
-decided before the write.
+Spark refuses the save modes ``ignore`` and ``errorIfExists`` for Python formats, so this module
+checks the target before the write.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["stream_writers", "write_batch"]
 
 
 def should_write(output: ReadyOutput) -> bool:
-    """Return True if an output is to be written, given what its target contains.
+    """Return True if an output is to be written, given the content of its target.
 
-    Two jobs that look at the same time both write: nothing is held in between.
+    Nothing is locked, so two jobs that check at the same time both write.
 
     Returns:
-        False if something is there, and is to be left as it is.
+        False if the target exists and must remain unchanged.
 
     Raises:
-        OptionError: If something is there, and nothing may be.
+        OptionError: If the target exists, but must not.
     """
     mode = output.model.save_mode
     place = output.place
@@ -50,10 +50,10 @@ def should_write(output: ReadyOutput) -> bool:
 
 
 def stream_writers(spark: SparkSession, job: ReadyJob) -> list[DataStreamWriter]:
-    """Return the queries of a streaming job, not yet started; its views exist.
+    """Return the queries of a streaming job, before their start; its views exist.
 
     Raises:
-        OptionError: If the rows of an output are no stream.
+        OptionError: If the rows of an output are not a stream.
     """
     if job.writes_batches:
         return [_all_of_each_batch(spark, job)]
@@ -61,20 +61,20 @@ def stream_writers(spark: SparkSession, job: ReadyJob) -> list[DataStreamWriter]
 
 
 def write_batch(spark: SparkSession, output: ReadyOutput) -> bool:
-    """Write the rows of a view, as a batch.
+    """Write the rows of a view as a batch.
 
     Returns:
-        False if ``ignore`` was given, and something is there.
+        False if the save mode is ``ignore`` and the target exists.
 
     Raises:
-        OptionError: If ``errorIfExists`` was given, and something is there.
+        OptionError: If the save mode is ``errorIfExists`` and the target exists.
     """
     if not should_write(output):
         return False
     rows = spark.table(output.model.source)
     mode = output.model.save_mode
     if output.place.is_ours and mode != "overwrite":
-        mode = "append"  # the other two are refused by Spark, and looked after above
+        mode = "append"  # Spark refuses the other two, which `should_write` has decided
     _of_format(spark, rows.write.mode(mode), output).save()
     return True
 
@@ -129,7 +129,8 @@ def _triggered(writer: DataStreamWriter, streaming: Streaming) -> DataStreamWrit
         return writer.trigger(once=True)
     if mode == "AvailableNow" or (mode is None and streaming.batch_mode):
         return writer.trigger(availableNow=True)
-    # Continuous is refused by Spark for Python sources: a batch as soon as there is a row.
+    # Spark refuses Continuous for Python sources. Instead, a batch starts as soon as there is a
+    # row.
     pause_ms = streaming.trigger_duration if mode == "ProcessingTime" else None
     return writer.trigger(processingTime=f"{pause_ms or 0} milliseconds")
 

@@ -24,7 +24,7 @@ class QueryMaker:
 
     Attributes:
         make: The function.
-        checkpoint: Of the query.
+        checkpoint: The checkpoint of the query.
     """
 
     make: Callable[[], Query]
@@ -36,18 +36,20 @@ class QueryMaker:
 
 
 class Supervisor:
-    """Runs the queries of one job until all have ended, or one fails for good. Driver.
+    """A supervisor that runs the queries of one job until all end, or one fails permanently.
+
+    Driver.
 
     Args:
-        job: Says limits, restarts and grace.
-        makes: Each starts one of the queries, on its checkpoint; with that, if it is known.
-        stop: When it is set, all are stopped, between two epochs if that is possible in time.
-        again: Given a query that has ended without an error, whether it is to be started again.
-        say: Given each line that tells what happens.
+        job: The job, which specifies limits, restarts and the grace time.
+        makes: A function for each query that starts it, with its checkpoint if that is known.
+        stop: An event that stops all queries when it is set; between two epochs if there is time.
+        again: Called with a query that ended without an error; returns True to start it again.
+        say: Called with each line of the report.
 
     Attributes:
-        stalled: Names of the queries that were stopped although there was work, and had completed
-            no epoch.
+        stalled: Names of the queries that were stopped before they completed an epoch, although
+            there was work.
     """
 
     def __init__(
@@ -77,9 +79,9 @@ class Supervisor:
         """Run the queries until all have ended, or the job is to end.
 
         Raises:
-            QueryFailed: If one has failed for good; the others are stopped first. Or if the time
-                of the job was up before one that had failed could start again.
-            PySparkException: If one cannot be started.
+            QueryFailed: If a query has failed permanently; the others are stopped first. Also if
+                the job's time ended before a failed query could be restarted.
+            PySparkException: If a query cannot be started.
         """
         try:
             was_told = self._watch()
@@ -96,7 +98,7 @@ class Supervisor:
                 self.stalled.append("a query that had failed")
 
     def _watch(self) -> bool:
-        """Watch the queries until the job is to end; return True if it was asked to."""
+        """Watch the queries until the job is to end; return True if `stop` was set."""
         until_s = None if self._job.timeout is None else _from_now(self._job.timeout)
         while any(not run.is_over for run in self._runs):
             if self._stop.is_set():
@@ -116,14 +118,14 @@ class Supervisor:
         return bool(idle) and min(idle) >= self._job.stop_after_idle / 1000
 
     def _end(self) -> None:
-        """Stop what runs."""
+        """Stop the active queries."""
         active = [run.query for run in self._runs if run.query is not None and run.query.is_active]
         if active:
             self._stop_all(active)
             self._report(active)
 
     def _report(self, stopped: Sequence[Query]) -> None:
-        """Say which epochs were given up, and note which queries have completed none."""
+        """Report the epochs that were given up, and record the queries that have completed none."""
         for run in self._runs:
             query = run.query
             if query not in stopped or query is None or not (query.given_up or query.was_unready):
@@ -144,7 +146,7 @@ class Supervisor:
         with ThreadPoolExecutor(len(queries)) as pool:
             try:
                 list(pool.map(lambda query: query.stop(self._grace_s), queries))
-            except KeyboardInterrupt:  # whoever asks a second time does not want to wait
+            except KeyboardInterrupt:  # a second interrupt skips the grace time
                 for query in queries:
                     query.cancel()
                 raise
@@ -152,7 +154,7 @@ class Supervisor:
 
 @dataclass
 class _Run:
-    """One query, which may be started several times."""
+    """One query of the job, with its restarts."""
 
     make: Callable[[], Query]
     restarts: Restarts
@@ -162,12 +164,12 @@ class _Run:
     next_start_s: float = 0
     is_over: bool = False
     failed: QueryFailed | None = None
-    """The error that it has last ended with; a new start alone does not say that it is over."""
+    """The error of its last end. A new start alone does not clear it."""
     has_progressed: bool = False
-    """Whether it has completed an epoch, or was idle, before it was started again."""
+    """True if it has completed an epoch, or was idle, before its last restart."""
 
     def name_epoch(self) -> str:
-        """Return the epoch that was given up, by its number if the checkpoint can be read here."""
+        """Return the name of the epoch that was given up, with its number if that can be read."""
         with suppress(KrishivError, OSError):
             epochs = () if self.checkpoint is None else self.checkpoint.epochs()
             if epochs:
@@ -176,14 +178,14 @@ class _Run:
 
     @property
     def failure(self) -> QueryFailed | None:
-        """The error that it has ended with, unless it was seen to work since."""
+        """The error that ended the query, unless it has made progress since."""
         if self.query is None:
             return self.failed
         works = self.query.last_progress is not None
         return self.query.failure or (None if works else self.failed)
 
     def step(self, again: Callable[[Query], bool]) -> None:
-        """Start it if it is time, or see that it has ended."""
+        """Start the query if it is time, or handle its end."""
         if self.is_over or time.monotonic() < self.next_start_s:
             return
         if self.query is None:
@@ -198,7 +200,7 @@ class _Run:
     def _start(self) -> None:
         try:
             self.query = self.make()
-        except QueryFailed as error:  # its sink was asked first
+        except QueryFailed as error:  # its sink's check has failed
             pause_s = self.restarts.pause_after(error, "of the job", progressed=False)
             self.next_start_s = time.monotonic() + pause_s
             self.failed = error

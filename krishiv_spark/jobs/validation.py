@@ -1,4 +1,4 @@
-"""Validation of a file against its model, with each mistake at its position."""
+"""Validation of a file against its model, with the position of each mistake."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WORDS = {
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
 }
-"""By pydantic's kind of a mistake."""
+"""Texts for the kinds of errors of pydantic."""
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -43,7 +43,7 @@ def read_nodes(file: Path, problems: Problems, variables: Variables) -> YamlNode
     """Return the values of a file, with their positions.
 
     Raises:
-        ManifestError: If it cannot be read, or is no YAML of a mapping.
+        ManifestError: If it cannot be read, or is not a YAML mapping.
     """
     try:
         text = read_small(file)
@@ -67,12 +67,13 @@ def read_nodes(file: Path, problems: Problems, variables: Variables) -> YamlNode
 def validate_model(
     model: type[ModelT], tree: YamlNode, problems: Problems
 ) -> tuple[ModelT | None, YamlNode]:
-    """Return the model of a file, with the part of the file from which it is made.
+    """Return the model of a file, with the part of the file from which it was created.
 
-    What is wrong is told, and left out, so that the rest can be looked at too.
+    Each mistake is reported, and its part is removed, so that the remaining parts can be checked
+    too.
 
     Returns:
-        None if nothing can be made of it; and the tree, without what was left out.
+        The model, or None if no model can be created; and the tree without the removed parts.
     """
     with_errors: set[TextMark] = set()
     told = False
@@ -83,7 +84,7 @@ def validate_model(
             mistakes = error.errors(include_url=False, include_context=True)
         for mistake in mistakes:
             mark, text = _explain(model, tree, mistake)
-            # What is left out may be missed by the part around it.
+            # A removed part may be required by the part around it.
             if not told or (mistake["type"] == "value_error" and mark not in with_errors):
                 problems.add(mark, text)
         told = True
@@ -104,7 +105,7 @@ def _without(tree: YamlNode, paths: set[NodePath]) -> YamlNode | None:
     """Return a tree without some of its values; None if nothing would remain."""
     if () in paths:
         return None
-    # From the end, since a list closes up behind what goes.
+    # Start at the end, since removing an item shifts those after it.
     for path in sorted(paths, key=_order, reverse=True):
         tree = tree.at(path[:-1], methodcaller("without", path[-1]))
     return tree
@@ -116,7 +117,7 @@ def _order(path: NodePath) -> list[tuple[int, str]]:
 
 def _explain(model: type[BaseModel], tree: YamlNode, mistake: Any) -> tuple[TextMark, str]:
     path: NodePath = tuple(mistake["loc"])
-    # Pydantic has tags of unions in its paths, and its own name of a field with an alias.
+    # Pydantic's paths contain tags of unions, and the own name of a field with an alias.
     name = str(path[-1]) if path else "the file"
     kind, context = str(mistake["type"]), mistake.get("ctx") or {}
     if kind == "extra_forbidden":
@@ -139,11 +140,11 @@ def _explain(model: type[BaseModel], tree: YamlNode, mistake: Any) -> tuple[Text
 
 
 _MOST_KEYS = 4
-"""Keys of a mapping that a message shows: more would hide the mistake."""
+"""Maximum number of keys in a message: more would hide the mistake."""
 
 
 def _shape_of(model: type[BaseModel] | None) -> str:
-    """Return the keys that a part of a file needs, or may have if it needs none."""
+    """Return the keys that a part of a file needs; all of its keys if it needs none."""
     if model is None:
         return ""
     fields = [(field.alias or name, field) for name, field in model.model_fields.items()]
@@ -184,7 +185,7 @@ def _field(model: type[BaseModel], key: str) -> Any:
     for name, field in model.model_fields.items():
         if key == (field.alias or name):
             return next(_models_in(field.annotation), None)
-    # The tag of a union: which of its models, its title says.
+    # A tag of a union is in the path, but is not a field. The title of a model is its tag.
     return None
 
 

@@ -1,8 +1,9 @@
-"""Variables ``${NAME}`` and ``${NAME:-default}`` in job files, also in texts that are SQL.
+"""Variables ``${NAME}`` and ``${NAME:-default}`` in the texts of job files, including SQL.
 
-A value never becomes code. Inside quotes it is a part of the literal, with any characters. Outside
-of them it has to be an identifier, a number or an interval. An SQL text is read as Spark's lexer
-reads it (``SqlBaseLexer.g4``), with each variable as one character, before any value is in it.
+A value never becomes code. Inside quotes it is a part of the literal, and may contain any
+characters. Outside of quotes it must be an identifier, a number or an interval. An SQL text is
+split as by Spark's lexer (``SqlBaseLexer.g4``), with each variable as one character, before values
+are inserted.
 """
 
 from __future__ import annotations
@@ -30,26 +31,27 @@ VARIABLE = re.compile(r"\$(\$\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 """``$${``, whose first group is ``${``; or a variable, with its name and default."""
 
 _QUOTED = re.compile(r"(did you mean )?('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\\.")
-"""Also escaped characters outside of quotes: one that begins nothing is not tried from each."""
+"""Quoted parts, and escaped characters outside of quotes, so that an unpaired quote is not tried
+from each escape."""
 
 _MOST_CHARACTERS = 16 * 2**20
-"""Of all values that are put into the texts of a file: an alias repeats a text."""
+"""Limit of all values that are inserted into a file, since an alias repeats a text."""
 
 _SHORTEST_HIDDEN = 4
-"""Shorter values are hidden only where they are quoted alone: they occur in too many words."""
+"""Shorter values are hidden only if they are quoted alone: they occur in too many words."""
 
 _NEVER_HIDDEN = {"", "true", "false", "null"}
 
 
 class Variables:
-    """Values by name: those that were given, then those of the environment.
+    """Values by name, from the command line, then from the environment.
 
-    Messages show the name of a variable instead of its value, see `hide`: whoever writes a job file
-    may not be whoever has the environment, as in a check of a stranger's change.
+    Messages contain the name of a variable instead of its value, see `hide`. The author of a job
+    file may not be the owner of the environment, as in a check of an external contribution.
 
     Args:
-        given: On the command line.
-        environment: Of the process.
+        given: The values on the command line.
+        environment: The environment of the process.
     """
 
     def __init__(self, given: Mapping[str, str], environment: Mapping[str, str]) -> None:
@@ -62,21 +64,22 @@ class Variables:
         self._hidden: re.Pattern[str] | None = None
 
     def read_from(self, text: str) -> None:
-        """Take the text of a file whose values will be given to `substitute`."""
+        """Add the text of a file in which `substitute` will insert values."""
         self._written += text
 
     def substitute(self, text: str) -> str:
-        """Return a text with the values in it; ``$${`` stands for ``${`` itself.
+        """Return a text with the values inserted; ``$${`` is replaced by ``${``.
 
         Raises:
             ValueError: If a name has no value and no default, or the values are too long.
         """
-        # Behind the last bracket there is no variable, and each beginning would look for its end.
+        # There is no variable after the last bracket. Without this split, each ``${`` there would
+        # search for its end.
         front, bracket, rest = text.rpartition("}")
         return VARIABLE.sub(self._text_of, front + bracket) + rest.replace("$${", "${")
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield the given names that no text uses, each with a hint at what was meant."""
+        """Yield the given names that no text uses, each with a suggestion."""
         for name in sorted(self._given.keys() - self._used.keys()):
             near = suggest(name, self._used)
             hint = f"did you mean {near!r}?" if near else f"used: {_listed(self._used)}"
@@ -120,7 +123,7 @@ class Variables:
         """Return the value of a variable, and whether it is the default in the file.
 
         Args:
-            match: Of `VARIABLE`; it is not ``$${``.
+            match: A match of `VARIABLE`, other than ``$${``.
 
         Raises:
             ValueError: If the name has no value and no default, or the values are too long.
@@ -138,7 +141,7 @@ class Variables:
         return found, False
 
     def note_form(self, name: str, form: str) -> None:
-        """Take a spelling that the value of a variable has in a text, which `hide` knows then."""
+        """Record a spelling that the value of a variable has in a text, so that `hide` finds it."""
         if form != self._used.get(name):
             self._forms.setdefault(name, set()).add(form)
             self._hidden = None
@@ -186,12 +189,12 @@ _Path = Sequence[str | int]
 
 
 class Dialect(Enum):
-    """A language of texts in a job file.
+    """The language of a text in a job file.
 
     Attributes:
-        QUERY: A query of Spark's; all of it cannot be the value of a variable.
-        SPARK: A part of Spark's SQL, such as columns; all of it can.
-        OTHER: The SQL of another system, whose escapes are not known.
+        QUERY: A query for Spark. A variable cannot be the whole text.
+        SPARK: A part of Spark's SQL, such as columns. A variable can be the whole text.
+        OTHER: The SQL of another system, whose escapes are unknown.
     """
 
     QUERY = "query"
@@ -205,10 +208,10 @@ _OPTIONS = {
     "valueschema": Dialect.SPARK,
     "customschema": Dialect.SPARK,
 }
-"""By the last part of an option's name, in lower case."""
+"""The language of an option, by the last part of its name in lower case."""
 
 _OF_DATABASES = {"dbtable", "query", "preparequery", "sessioninitstatement"}
-"""Options of Spark's JDBC source, and of others like it."""
+"""Options of Spark's JDBC source, and of similar sources."""
 
 _STEPS = {"steps", "sequence"}
 _COLUMNS = {
@@ -219,14 +222,14 @@ _COLUMNS = {
     "partitionBy": {"outputs", "options", "iceberg"},
     "sort": {"outputs", "options", "iceberg"},
 }
-"""By key, the keys that are around it."""
+"""By key, the keys that may contain it."""
 
 
 def dialect_of(path: _Path) -> Dialect | None:
     """Return the language of the text at a path of a job file; None for a plain text.
 
     Args:
-        path: Keys and numbers that lead to it.
+        path: The keys and indexes of the path.
     """
     keys = [part for part in path if isinstance(part, str)]
     key, around = keys[-1] if keys else "", keys[-2] if len(keys) > 1 else ""
@@ -242,13 +245,13 @@ def dialect_of(path: _Path) -> Dialect | None:
 
 
 def substitute_sql(text: str, values: Variables, dialect: Dialect) -> str:
-    """Return a text with the values of its variables in it; ``$${`` stands for ``${`` itself.
+    """Return an SQL text with the values inserted; ``$${`` is replaced by ``${``.
 
     Raises:
         ValueError: If a name has no value and no default, or a value would become code.
     """
     if dialect is not Dialect.QUERY and VARIABLE.fullmatch(text):
-        return values.substitute(text)  # nothing is around the value that it could change
+        return values.substitute(text)  # there is no other code that the value could change
     return _Template(text, values, dialect).substituted()
 
 
@@ -256,7 +259,7 @@ _ENCODED = re.compile(r"\\U000[0-9A-F]{5}")
 
 
 def has_encoded_literals(sql: str) -> bool:
-    """Return True if a literal has a character of a value by its number, in eight digits."""
+    """Return True if a literal contains an eight-digit escape, as values are encoded."""
     return _ENCODED.search(sql) is not None
 
 
@@ -279,16 +282,16 @@ _PLAIN = re.compile(
 """The forms that a value may have outside of quotes."""
 
 _UNSAFE = re.compile(r"[^\w .,:;/()+*=<>@#%&?!|~^\[\]-]")
-"""Characters of a value that are not put into a literal of Spark's as they are."""
+"""Characters of a value that are escaped in a literal of Spark."""
 
 
 _BEGUN_NUMBER = re.compile(r"\\(?:[01][0-7]?|u[0-9A-Fa-f]{0,3}|U[0-9A-Fa-f]{0,7})(?=\$)")
-"""An escape with a number that lacks digits; those of a value must not become its own."""
+"""A numeric escape that lacks digits. The first digits of a value must not complete it."""
 
 
 @dataclass
 class _Template:
-    """A text that is read from its beginning to its end."""
+    """The state of a substitution, which reads a text from start to end."""
 
     text: str
     values: Variables
@@ -297,7 +300,8 @@ class _Template:
     parts: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # Behind the last bracket there is no variable, and each beginning would look for its end.
+        # There is no variable after the last bracket. Otherwise each ``${`` there would search for
+        # its end.
         self._last = self.text.rfind("}")
         self._escapes = "\\" if "\\" in self.text else ""
         self._is_begun = False  # the number of an escape, see `_BEGUN_NUMBER`
@@ -334,10 +338,10 @@ class _Template:
         self.at = end
 
     def _read_variable(self, put: Callable[[str, str, bool], None]) -> bool:
-        """Put a variable, or ``$${``, if one is here.
+        """Insert the value of a variable, or handle ``$${``, if one is at the current position.
 
         Args:
-            put: Given the name, its value, and whether that is a default in the file itself.
+            put: Called with the name, its value, and whether that is the default in the file.
         """
         found = self._variable_at(self.at)
         if found is None:
@@ -363,20 +367,21 @@ class _Template:
     def _put_code(self, name: str, value: str, is_default: bool) -> None:
         if not is_default and _PLAIN.fullmatch(value) is None:
             raise ValueError(_refusal(name, self.dialect))
-        # Or `-` and `-1` would begin a comment, and `r` change the literal after it.
+        # Otherwise `-` and `-1` would start a comment, and `r` would change the literal after it.
         before = next((part[-1] for part in reversed(self.parts) if part), "")
         if value[:1] in {"+", "-"} and before == value[0]:
             self.parts.append(" ")
         self.parts.append(value)
         if (word := _WORD.match(self.text, self.at)) is not None:
-            self._put(word[0], word.end())  # of the same word: no sign of a literal after it
+            # It belongs to the same word, so it is no prefix of a literal.
+            self._put(word[0], word.end())
         if self.text[self.at : self.at + 1] in _QUOTES:
             self.parts.append(" ")
 
     # --- comments
 
     def _end_of_comment(self) -> int:
-        """Return the end of a comment in brackets, which may contain others."""
+        """Return the end of a bracketed comment, which may contain others."""
         depth, end = 0, self.at
         for edge in _COMMENT_EDGE.finditer(self.text, self.at):
             depth += 1 if edge[0] == "/*" else -1
@@ -386,7 +391,7 @@ class _Template:
         return len(self.text)
 
     def _put_comment(self, end: int) -> None:
-        """Put a comment without values, which could end it; they are used all the same."""
+        """Copy a comment without values, which could end it. They count as used nevertheless."""
         comment = self.text[self.at : end]
         self.values.substitute(comment)
         self._put(comment.replace("$", ""), end)
@@ -416,7 +421,7 @@ class _Template:
             self._is_begun = False
 
     def _read_escape(self) -> None:
-        """Put a backslash and its character, or the digits of a number up to a variable."""
+        """Copy a backslash and its character, or the digits of an escape up to a variable."""
         text, at = self.text, self.at
         begun = _BEGUN_NUMBER.match(text, at)
         after = self._variable_at(at + 1)
@@ -425,11 +430,11 @@ class _Template:
             self._put(begun[0], begun.end())
         elif after is None:
             self._put(text[at : at + 2], at + 2)
-        else:  # it is no escape of the value's first letter, and `$${` is one after it too
+        else:  # the backslash must not escape the value's first letter
             self._put("\\" if after[1] else _encoded("\\"), at + 1)
 
     def _read_raw(self, quote: str) -> None:
-        """Put a literal without escapes, as one with escapes if it has a variable."""
+        """Copy a raw literal; rewrite it as one with escapes if it contains a variable."""
         begin = self.at
         text, kept = self.text, len(self.parts)
         self._put(quote, self.at + 2)
@@ -464,7 +469,7 @@ class _Template:
 
 
 def _encoded(text: str) -> str:
-    """Return a text as a part of a literal, in quotes of any kind."""
+    """Return a text as a part of a literal, for quotes of any kind."""
     return _UNSAFE.sub(lambda found: _by_number(found[0]), text)
 
 

@@ -26,10 +26,10 @@ __all__ = ["make_views", "options_with_references", "read_input", "read_samples"
 
 
 def options_with_references(spark: SparkSession, place: DataLocation) -> dict[str, str]:
-    """Return the options of a location as Spark gets them.
+    """Return the options of a location for Spark.
 
-    What a depot takes from elsewhere is handed on by its name, if the connector can look it up:
-    not of Spark's own formats, and not where Spark runs elsewhere.
+    A value that a depot takes from the environment or a file is passed as a reference, if the
+    connector can resolve it. Spark's own formats cannot, nor can a driver on another machine.
     """
     given = dict(place.options)
     named = {key: text for key, text in given.items() if isinstance(text, Referenced)}
@@ -40,20 +40,20 @@ def options_with_references(spark: SparkSession, place: DataLocation) -> dict[st
 
 
 def _is_found(spark: SparkSession, text: Referenced) -> bool:
-    # The JVM may have begun before a variable was set.
+    # The JVM may have started before a variable was set.
     names = variables(text.reference)
     return all(variable_of_jvm(spark, name) == os.environ.get(name) for name in names)
 
 
 def infer_schema_from_samples(values: DataFrame, shown: str) -> str:
-    """Return the fields of the JSON values of a bounded frame, as Spark writes columns.
+    """Return the fields of the JSON values of a bounded frame, as columns in Spark's syntax.
 
     Args:
-        values: One binary column, of a batch that ends.
-        shown: Where they are from, for the message.
+        values: A bounded frame with one binary column.
+        shown: The location of the values, for messages.
 
     Raises:
-        SchemaError: If there is none, or one is no JSON object.
+        SchemaError: If there is no value, or one is not a JSON object.
     """
     column = values.toArrow().column(0).drop_null()
     lines = b"\n".join(value.as_py().replace(b"\n", b" ") for value in column)
@@ -80,10 +80,10 @@ def _as_text_if_unclear(field: pa.Field) -> pa.Field:
 
 
 _NO_ESCAPES = "spark.sql.parser.escapedStringLiterals"
-"""The setting with which a backslash in a literal of SQL is a plain character."""
+"""The setting by which a backslash in an SQL literal is a plain character."""
 
 _OF_STREAMS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
-"""Options by which a stream begins elsewhere than a batch, lower case."""
+"""Options for the start of a stream, which do not apply to a batch, in lower case."""
 
 
 def make_views(
@@ -92,17 +92,18 @@ def make_views(
     given: Mapping[str, DataFrame],
     see: Callable[[str, DataFrame], object] | None = None,
 ) -> None:
-    """Make a temporary view of each input and step.
+    """Create a temporary view of each input and step.
 
     Args:
-        spark: The session that gets them.
-        job: Whose they are.
-        given: By name, frames that stand for inputs, such as a batch of one; others are read.
-        see: Told of each view.
+        spark: The session in which they are created.
+        job: The job.
+        given: Frames by name that replace inputs, such as a batch of a stream. Other inputs are
+            read.
+        see: Called with each view.
 
     Raises:
-        OptionError: If a function of a step cannot be imported, or returns no frame.
-        PySparkException: As Spark refuses a source or a query.
+        OptionError: If a function of a step cannot be imported, or does not return a frame.
+        PySparkException: If Spark refuses a source or a query.
     """
     for one in job.inputs:
         frame = given.get(one.model.name)
@@ -122,8 +123,8 @@ def read_input(
     Args:
         spark: The session.
         given: The input.
-        as_batch: Read a stream as a batch from its beginning, which moves nothing.
-        rows: At most so many.
+        as_batch: Read a stream as a batch from its beginning; its position does not advance.
+        rows: Maximum number of rows; None for all.
     """
     is_stream = given.model.is_stream and not as_batch
     reader: Any = spark.readStream if is_stream else spark.read
@@ -138,7 +139,7 @@ def read_input(
 
 
 def read_samples(spark: SparkSession, job: ReadyJob, rows: int | None) -> dict[str, DataFrame]:
-    """Return the first rows of a job's streams, or all, as batches by name.
+    """Return the first rows of a job's streams, or all rows, as batches by name.
 
     Raises:
         PySparkException: If a format cannot be read as a batch.

@@ -1,4 +1,4 @@
-"""YAML values that know their positions in a file, and the mistakes found at these positions."""
+"""YAML values with their positions in a file, and the mistakes found at these positions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["NodePath", "Problems", "TextMark", "YamlNode", "read_yaml"]
 
 _MOST = 500
 _LONGEST = 2_000
-"""Characters of one text: a value of a file may be as long as the file, and be shown often."""
+"""Maximum length of a message: a value may be as long as the file, and be shown often."""
 
 
 @dataclass(frozen=True, order=True)
 class TextMark:
-    """A place in a text; line and column are counted from 1."""
+    """A position in a text; line and column start at 1."""
 
     line: int
     column: int
@@ -34,8 +34,8 @@ class Problems:
 
     Attributes:
         file: Its name, as the user knows it.
-        hide: Given each text, returns it without values that must not be shown.
-        found: Each once.
+        hide: A function that removes values from a text that must not be shown.
+        found: The errors, each once.
     """
 
     file: str
@@ -43,10 +43,10 @@ class Problems:
     found: set[tuple[TextMark, str]] = field(default_factory=set)
 
     def add(self, mark: TextMark, text: str) -> None:
-        """Add a problem: where, what, and what to do.
+        """Add an error: its position, and a text that states the mistake and its correction.
 
         Raises:
-            ManifestError: If there are so many already that more would help no reader.
+            ManifestError: If the maximum number of errors is reached.
         """
         shown = show_text(" ".join(self.hide(text).splitlines()))
         if len(shown) > _LONGEST:
@@ -71,7 +71,7 @@ class Problems:
 
 
 NodePath = tuple[str | int, ...]
-"""Keys and numbers that lead from a value to one inside it."""
+"""The keys and indexes of the path from a value to an inner one."""
 
 _BOOLEANS = {"true": True, "false": False}
 _NULLS = {"", "~", "null"}
@@ -79,7 +79,7 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _DEEPEST = 40
 _MOST_VALUES = 10_000
 _LONG_TEXT = 1_000
-"""So many characters of a text count as a further value."""
+"""Number of characters of a text that count as one more value."""
 
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -94,9 +94,9 @@ class YamlNode:
     """A value of a YAML file.
 
     Attributes:
-        value: A text, number, boolean or None; a tuple of located values; or a mapping of them.
-        mark: Where it begins.
-        keys: Of a mapping, where each key stands.
+        value: A text, number, boolean or None; a tuple of nodes; or a mapping of them.
+        mark: The position of its start.
+        keys: For a mapping, the position of each key.
     """
 
     value: Any
@@ -142,7 +142,7 @@ class YamlNode:
         return tuple(real)
 
     def names(self, within: Collection[str], *, inside: bool = False) -> Iterator[str]:
-        """Yield each text of a key ``name`` anywhere below one of some keys."""
+        """Yield the texts of all keys ``name`` anywhere inside the values of some keys."""
         for key, inner in self.entries.items():
             if inside and key == "name" and isinstance(inner.value, str):
                 yield inner.value
@@ -151,7 +151,7 @@ class YamlNode:
             yield from item.names(within, inside=inside)
 
     def without(self, *parts: str | int) -> YamlNode:
-        """Return a mapping or list without some of its keys or numbers."""
+        """Return a mapping or list without some of its keys or indexes."""
         if isinstance(self.value, tuple):
             kept = (item for number, item in enumerate(self.value) if number not in parts)
             return replace(self, value=tuple(kept))
@@ -193,18 +193,17 @@ def read_yaml(
 ) -> YamlNode:
     """Read one document.
 
-    Booleans are ``true`` and ``false``; what looks like a number but is not written as one is a
-    text, so that options keep their spelling. Time and memory are bounded, whatever the text is:
+    Booleans are ``true`` and ``false``. A value that resembles a number without being written as
+    one is a text, so that options keep their spelling. Time and memory are bounded for every text:
     an alias counts as all values that it stands for.
 
     Args:
-        text: Of the file.
-        problems: Told of keys that are there twice, and of what `substitute` refuses.
-        substitute: Given each text that is a value, and the keys and numbers that lead to it;
-            raises ValueError with what is wrong.
+        text: The content of the file.
+        problems: Receives duplicate keys, and the errors of `substitute`.
+        substitute: Called with each text and its path; returns the new text, or raises ValueError.
 
     Raises:
-        ManifestError: If it is no YAML, or has too many values.
+        ManifestError: If it is not YAML, or has too many values.
     """
     try:
         node, loader = _compose(text)
@@ -227,7 +226,8 @@ def _compose(text: str) -> tuple[yaml.Node | None, _Loader]:
     try:
         return loader.get_single_node(), loader
     except (ValueError, OverflowError) as error:
-        # PyYAML computes with what it reads, as a character of the number 0x110000.
+        # PyYAML computes with the values that it reads, such as a character with the number
+        # 0x110000.
         raise yaml.MarkedYAMLError(problem=str(error), problem_mark=loader.get_mark()) from None
     finally:
         loader.dispose()
@@ -238,7 +238,7 @@ class _TooMuchError(yaml.MarkedYAMLError):
 
 
 class _Budget:
-    """Counts the values of one document."""
+    """A counter of the values of one document."""
 
     def __init__(self) -> None:
         self._left = _MOST_VALUES
@@ -251,7 +251,7 @@ class _Budget:
             depth: Number of values that contain it.
 
         Raises:
-            _TooMuchError: If there are too many, or it is nested too deeply.
+            _TooMuchError: If there are too many values, or this one is nested too deeply.
         """
         self._left -= 1
         text = getattr(part, "value", None)
@@ -266,7 +266,7 @@ class _Budget:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes a bounded number of nodes, nested to a bounded depth."""
+    """A loader that composes a bounded number of nodes, nested to a bounded depth."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -294,13 +294,13 @@ class _TreeReader:
         self._budget = _Budget()
 
     def located(self, node: yaml.Node, path: NodePath) -> YamlNode:
-        """Return the value of a node, and all that is in it.
+        """Return the value of a node, with its inner values.
 
         Args:
             node: The node.
-            path: The keys and numbers that lead to it.
+            path: The keys and indexes of its path.
         """
-        self._budget.spend(node, len(path))  # by an anchor, a value can also contain itself
+        self._budget.spend(node, len(path))  # with an anchor, a value can contain itself
         mark = _mark(node.start_mark)
         if isinstance(node, yaml.MappingNode):
             entries = self._entries(node, path)
@@ -320,9 +320,9 @@ class _TreeReader:
     def _pairs(self, node: yaml.MappingNode, depth: int) -> dict[str, tuple[Any, yaml.Node]]:
         """Return the keys of a mapping, each with its mark and node; merged keys (``<<``) first.
 
-        A key of its own wins over a merged one, and an earlier mapping of a merged list over a
-        later one. PyYAML's ``flatten_mapping`` keeps every copy of a merged key, so that a file of
-        a few lines makes lists of any length.
+        A mapping's own key takes precedence over a merged one, and an earlier mapping of a merged
+        list over a later one. PyYAML's ``flatten_mapping`` keeps every copy of a merged key, so
+        that a file of a few lines could create lists of any length.
         """
         own: dict[str, tuple[Any, yaml.Node]] = {}
         merges: list[yaml.Node] = []
@@ -383,4 +383,4 @@ def _reason(error: yaml.MarkedYAMLError) -> str:
 
 
 _COLON = "mapping values are not allowed here"
-"""PyYAML's words where a plain text goes on after a colon."""
+"""PyYAML's message if a plain text continues after a colon."""

@@ -377,9 +377,7 @@ class NumberedEpoch(_JobEpoch):
         return self._skip(committer, epoch) if isinstance(committer, SupportsGenerations) else None
 
     def _skip(self, committer: Publisher[Any], epoch: Epoch) -> Plan | None:
-        """Return a plan that changes no owner, if the sink has the batch; refuse a batch that
-        misfits.
-        """
+        """Return a plan without a new owner if the sink has the batch; refuse one that misfits."""
         from krishiv_spark.sinks.logged import LogCommitter, LostIntentError
 
         query = epoch.query

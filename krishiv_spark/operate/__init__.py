@@ -1,1 +1,1 @@
-"""Tools for operators: the commands, and the checkpoint, status and doctor behind them."""
+"""Tools for operators: the commands, and the code that they call."""

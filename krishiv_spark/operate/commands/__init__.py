@@ -1,1 +1,1 @@
-"""The commands of ``krishiv-spark``: one module each, which defines a command of its own name."""
+"""The commands of ``krishiv-spark``. Each is a function with the name of the command."""

@@ -1,4 +1,4 @@
-"""``krishiv-spark checkpoint``: copies, ways back, and moves from and to Spark's own sources."""
+"""The command ``krishiv-spark checkpoint``: copy, rewind, import and export."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def copy(old: str, new: str, given: tuple[str, ...], epoch: int | None, *, dry_r
     from krishiv_spark.operate.moving.copying import CheckpointCopy
 
     place = checkpoint_of(old, given)
-    place.query_id()  # or it is no checkpoint
+    place.query_id()  # raises if it is not a checkpoint
     boundary = newest_restore_point(place) if epoch is None else restore_point_at(place, epoch)
     copying = CheckpointCopy(place, checkpoint_of(new, given), boundary)
     stores = copying.check()

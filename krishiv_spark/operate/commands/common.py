@@ -1,4 +1,4 @@
-"""The parts that several commands share: options, and the display of files to delete."""
+"""Options and functions that several commands share."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ __all__ = [
 
 
 class Sized(Protocol):
-    """A file that can go, which shows itself as text."""
+    """A file that may be removed; its text shows it."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         ...
 
 
@@ -74,7 +74,7 @@ DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the files without r
 
 
 def clear(orphans: Iterable[OrphanT], remove: Callable[[OrphanT], None], *, dry_run: bool) -> None:
-    """Show and remove files that nobody names, and count them."""
+    """Show and remove orphaned files, and count them."""
     count = size = 0
     for orphan in orphans:
         say(orphan)
@@ -85,7 +85,7 @@ def clear(orphans: Iterable[OrphanT], remove: Callable[[OrphanT], None], *, dry_
 
 
 def say(line: object, *, err: bool = False) -> None:
-    """Print one line; characters that a terminal would obey are escaped.
+    """Print one line; control characters are escaped.
 
     Everything that a command prints goes through this function or `say_json`.
 
@@ -107,7 +107,7 @@ def say_lines(lines: Iterable[object], otherwise: str | None = None) -> None:
 
 def say_json(value: object, indent: int | None = None) -> None:
     """Print a value as JSON in ASCII, without control characters."""
-    # The one control character that JSON leaves as it is.
+    # JSON leaves this one control character unescaped.
     click.echo(json.dumps(value, indent=indent).replace("\x7f", r"\u007f"))
 
 
@@ -120,7 +120,7 @@ def name_and_value(text: str) -> tuple[str, str]:
 
 
 def of_checkpoint(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the argument CHECKPOINT, and the options by which its store is reached."""
+    """Add the argument CHECKPOINT, and the options of its store."""
     return click.argument("checkpoint")(STORAGE(command))
 
 
@@ -138,9 +138,10 @@ def checkpoint_of(location: str, given: Iterable[str], *others: str | None) -> S
     """Return the checkpoint that `of_checkpoint` names.
 
     Args:
-        location: Its place.
-        given: Options of stores; others may name places, to which logins are bound then.
-        others: Further places that the command line names, such as those of `of_log`.
+        location: Its path or URL.
+        given: Options of stores. If others are among them, they may name locations, and credentials
+            are sent to named locations only.
+        others: Further locations on the command line, such as those of `of_log`.
     """
     from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
@@ -163,15 +164,15 @@ def open_session(
     """Return the session of ``spark-submit``, or a new one.
 
     Args:
-        remote: Of Spark Connect, as ``sc://host``.
-        master: As for ``spark-submit``.
+        remote: The server of Spark Connect, such as ``sc://host``.
+        master: The master, as for ``spark-submit``.
         conf: Further settings.
-        name: Of the application.
+        name: The name of the application.
     """
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
-    own = {} if remote else {"spark.ui.showConsoleProgress": "false"}  # it is the server's
+    own = {} if remote else {"spark.ui.showConsoleProgress": "false"}  # a server decides itself
     for setting, text in {**own, **conf}.items():
         builder = builder.config(setting, text)
     if remote is not None:

@@ -1,4 +1,4 @@
-"""``krishiv-spark run``, ``validate`` and ``job-schema``: jobs in files."""
+"""The commands ``krishiv-spark run``, ``validate`` and ``job-schema``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job_schema() -> None:
 
 
 def JOB_FILE(command: Callable[..., object]) -> Callable[..., object]:  # noqa: N802  a decorator
-    """Add the argument and the options of commands over job files."""
+    """Add the argument and the options of commands for job files."""
     for add in (
         click.option(
             "--set",
@@ -83,8 +83,8 @@ def loaded(file: Path, depots: Path | None, given: tuple[str, ...]) -> LoadedJob
 
 _FAILED, _WRONG, _NO_SPARK, _NOTHING_DONE = 1, 2, 3, 4
 _ECHOES = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""Loggers by which PySpark writes each error of Spark's to standard error as well, with the text of
-the query, in which values of variables are."""
+"""Loggers by which PySpark writes each error of Spark to standard error a second time, with the
+text of the query, which contains values of variables."""
 
 
 @click.command()
@@ -127,7 +127,7 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
     for name in _ECHOES:
         logging.getLogger(name).disabled = True
     if found.calls_python:
-        # The last one: a module beside the job file must not replace an installed one.
+        # It is appended at the end: a module beside the job file must not replace an installed one.
         sys.path.append(str(file.resolve().parent))
     spark = _session(found, said)
 
@@ -145,7 +145,7 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
             _try(runner, found)
         else:
             runner.run(found)
-    except Exception as error:  # noqa: BLE001  whatever a source, a sink or Spark raises
+    except Exception as error:  # noqa: BLE001  sources, sinks and Spark raise errors of any class
         _fail(found, error)
     except KeyboardInterrupt:
         say("stopped before the end of a batch: the next start repeats it", err=True)
@@ -180,11 +180,11 @@ def _session(found: LoadedJobs, said: dict[str, Any]) -> Any:
         conf |= job.model.spark
     conf |= dict(map(name_and_value, said["conf"]))
     if said["remote"] is None and (said["master"] or "local").startswith("local"):
-        # Workers of this machine, by the Python that runs this, and not by what is called python3.
+        # Local workers use the Python of this process, not the one that is called python3.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         spark = open_session(said["remote"], said["master"], conf, found.jobs[0].name)
-    except Exception as error:  # noqa: BLE001  likewise
+    except Exception as error:  # noqa: BLE001  errors of any class
         say(found.redacted(f"cannot open a Spark session: {_line(error)}"), err=True)
         sys.exit(_NO_SPARK)
     if said["remote"] is None:
@@ -222,5 +222,5 @@ def _stop(spark: Any) -> None:
     stop: Callable[[], object] = spark.stop
     try:
         stop()
-    except Exception:  # noqa: BLE001  the session may have gone first
+    except Exception:  # noqa: BLE001  the session may have ended already
         return

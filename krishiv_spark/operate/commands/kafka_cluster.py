@@ -1,4 +1,4 @@
-"""``krishiv-spark kafka`` and ``dev``: transactions of a cluster, and one for development."""
+"""The commands ``krishiv-spark kafka``, for transactions, and ``dev``, for a local broker."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def dev_kafka(brokers: int, *, secure: bool) -> None:
     from krishiv_spark.kafka.dev import open_cluster
 
     _end_on_signals()
-    # Or nothing would be shown for a minute, while jars are downloaded.
+    # Otherwise nothing would be shown for a minute while jars are downloaded.
     with open_cluster(brokers, secure=secure, tell=lambda line: say(line, err=True)) as cluster:
         way_in = cluster.secure.options() if cluster.secure else {}
         for name, text in {"kafka.bootstrap.servers": cluster.bootstrap, **way_in}.items():
@@ -164,7 +164,7 @@ def dev_kafka(brokers: int, *, secure: bool) -> None:
 
 
 def _end_on_signals() -> None:
-    """End on SIGTERM and SIGHUP as on Ctrl-C: brokers are killed, and their folder is removed."""
+    """End on SIGTERM and SIGHUP as on Ctrl-C, which kills the brokers and removes their folder."""
 
     def end(number: int, frame: object) -> None:
         del number, frame

@@ -1,4 +1,4 @@
-"""``krishiv-spark status``, ``epochs`` and ``watch``: a query, seen from outside."""
+"""The commands ``krishiv-spark status``, ``epochs`` and ``watch``, which only read."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def epochs_list(checkpoint: str, given: tuple[str, ...], newest: int) -> None:
     from krishiv_spark.operate.inspection.watching import epoch_line
 
     found = checkpoint_of(checkpoint, given)
-    found.query_id()  # or it is no checkpoint
+    found.query_id()  # raises if it is not a checkpoint
     for epoch in found.epochs()[-newest:]:
         say(epoch_line(read_epoch_status(found, epoch)))
 
@@ -159,7 +159,7 @@ def _lines(sight: ObservedQuery) -> list[str]:
 def _log_epochs(watcher: QueryWatcher, interval_s: float) -> None:
     from krishiv_spark.operate.inspection.watching import completed_rates_after, rate_line
 
-    newest: int | None = None  # the first look goes no further back than a terminal shows
+    newest: int | None = None  # the first reading includes the newest epochs only
 
     def look() -> None:
         nonlocal newest
@@ -184,7 +184,7 @@ def _live(watcher: QueryWatcher, interval_s: float) -> None:
 
 
 def _repeat(look: Callable[[], None], interval_s: float, complain: Callable[[str], None]) -> None:
-    """Look for ever. The first look may fail; what cannot be reached later may come back."""
+    """Read periodically. The first reading may raise; later ones report an error and continue."""
     look()
     while True:
         time.sleep(interval_s)
@@ -195,7 +195,7 @@ def _repeat(look: Callable[[], None], interval_s: float, complain: Callable[[str
 
 
 def _text(line: str) -> Any:
-    """Return a line for rich, which styles `[…]` in plain texts and escapes nothing."""
+    """Return a line for rich, which would parse `[…]` in a plain text as a style."""
     from rich.text import Text
 
     return Text(show_text(line))

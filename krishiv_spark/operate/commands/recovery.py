@@ -1,4 +1,4 @@
-"""``krishiv-spark log`` and ``replay``: the epoch log, and rows that are processed again."""
+"""The commands ``krishiv-spark log`` and ``replay``, which repair a log and repeat epochs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def log() -> None:
 
 
 def _of_a_query(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options by which a query's sink is found."""
-    # The last one comes first in --help.
+    """Add the options that identify a query's sink."""
+    # Click shows the options in reverse order.
     for option in (
         click.option(
             "-o",
@@ -145,7 +145,7 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
     if kind is None:
         raise OptionError(f"{source.format_name} is not a sink")
     parsed = kind.options_type.parse(options, source.format_name)
-    # Without columns: nothing but the log is looked at.
+    # There are no columns, since only the log is read.
     committer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True).committer()
     if not isinstance(committer, LogCommitter):
         raise OptionError(f"{source.format_name} has no epoch log")
@@ -156,7 +156,8 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
 
 
 _SHOWN = ("path", "table", "warehouse", "epochlog", "format")
-"""Last parts of names of options without secrets: the command that finishes a replay has them."""
+"""Last parts of the names of options without secrets, which the command that finishes a replay
+shows."""
 
 
 @click.command()
@@ -212,7 +213,7 @@ def replay(checkpoint: str, *, dry_run: bool, **said: Any) -> None:
     from krishiv_spark.operate.moving.replaying import pending_replay
 
     found = checkpoint_of(checkpoint, said["given"], said["table"], said["epoch_log"])
-    found.query_id()  # or it is no checkpoint
+    found.query_id()  # raises if it is not a checkpoint
     replaying = _replaying(found, pending_replay(found), said)
     say_lines(replaying.lines())
     if dry_run:
@@ -253,7 +254,7 @@ def _first(checkpoint: SparkCheckpoint, pending: ReplayRecord | None, start: str
         if start is None:
             raise click.UsageError("give --from with an epoch or a time")
         return find_first(checkpoint, start)
-    # A time is not looked up: a part of the epochs has gone already.
+    # A time is not resolved again: some of the epochs are removed already.
     if start is not None and is_epoch(start) and int(start) != pending.first:
         raise OptionError(
             f"the replay {pending.name} from epoch {pending.first} on has not finished: finish "
@@ -267,7 +268,7 @@ def _named(**given: str | None) -> dict[str, str]:
 
 
 def _command(location: str, first: int, said: Mapping[str, Any]) -> str:
-    """Return the words that finish a replay; values that may be secrets are left out."""
+    """Return the command that finishes a replay; values that may be secrets are omitted."""
     words = ["krishiv-spark", "replay", location, "--from", str(first)]
     for option, text in (
         ("--table", said["table"]),

@@ -1,4 +1,4 @@
-"""``krishiv-spark new`` and ``doctor``: a new project, and the check of a cluster."""
+"""The commands ``krishiv-spark new``, for a new project, and ``doctor``, for a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``krishiv-spark parquet`` and ``iceberg``: maintenance of tables."""
+"""The commands ``krishiv-spark parquet`` and ``iceberg``, for the maintenance of tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _placed(context: click.Context, parameter: click.Parameter, text: str) -> Pa
     return Path(found)
 
 
-# A stream that runs touches its state once an hour.
+# A running stream updates its state once an hour.
 _SHORTEST_UNUSED_S = 7200.0
 
 
@@ -46,7 +46,7 @@ def _unused_age(
     """Return the age of unused state in seconds.
 
     Raises:
-        click.BadParameter: If the state of a stream that runs may be as old.
+        click.BadParameter: If the state of a running stream may be as old.
     """
     if text is None:
         return None
@@ -107,7 +107,7 @@ def skipped(place: Path | StoreUrl, given: tuple[str, ...], state: str | None) -
     "checkpoint. Staged files of a query are kept if its log is not found.",
 )
 @DRY_RUN
-def vacuum(  # noqa: PLR0913  click gives each option by its name
+def vacuum(  # noqa: PLR0913  click passes each option by its name
     place: Path | StoreUrl,
     given: tuple[str, ...],
     guard_s: float,

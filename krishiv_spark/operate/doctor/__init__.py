@@ -1,6 +1,6 @@
-"""What a cluster lacks for exactly-once queries: looked at where they will run.
+"""Checks of a cluster for exactly-once queries, made on the machines that will run them.
 
-The questions travel as a data source of Spark's, so that its planner process answers for the
-driver's machine, and its tasks for the executors': with the Python, the packages, the credentials
-and the network that connectors find there.
+The checks are in a data source of Spark, which runs in Spark's planner process on the driver's
+machine, and in tasks on the executors' machines. So they use the Python, the packages, the
+credentials and the network of those machines.
 """

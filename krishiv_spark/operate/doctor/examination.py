@@ -1,4 +1,4 @@
-"""The examination of a cluster: its machines are asked, and their reports compared. Client."""
+"""The examination of a cluster: it runs the checks, and compares the reports. Client."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def compare(client: Report, others: Sequence[Report]) -> list[Finding]:
     """Return all findings about the cluster.
 
     Args:
-        client: Of the process that asks; it ended when all others had.
-        others: One of the driver, and of each task.
+        client: The report of the client, which ended after all others.
+        others: The reports of the driver and of each task.
     """
     said = FindingList()
     driver = next(each for each in others if each.role == "driver")
@@ -88,7 +88,7 @@ def _check_space(said: FindingList, each: Report) -> None:
 
 
 def _check_clock(said: FindingList, client: Report, each: Report) -> None:
-    """Report a clock by which a process did not run within the client's time."""
+    """Report a clock that is outside of the client's time."""
     off_s = max(client.begun_s - each.begun_s, each.ended_s - client.ended_s)
     if off_s > _TOLERATED_S:
         said.wrong(
@@ -98,7 +98,7 @@ def _check_clock(said: FindingList, client: Report, each: Report) -> None:
 
 
 def _told_once(tasks: Sequence[Report]) -> list[Finding]:
-    """Return the tasks' findings: good ones once, others for each executor."""
+    """Return the findings of tasks: positive ones once, others for each executor."""
     well = {one.text: one for each in tasks for one in each.found if one.level == "ok"}
     wrong = [
         one.model_copy(update={"text": f"{each}: {one.text}"})
@@ -116,12 +116,12 @@ _OTHER_PYTHON = "PYTHON_VERSION_MISMATCH"
 
 
 def examine(spark: SparkSession, asked: Questions) -> list[Finding]:
-    """Ask the driver and its executors; what was made for it goes again."""
+    """Run the checks on the driver and its executors, and remove the files that they created."""
     begun_s = time.time()
     try:
         spark.dataSource.register(DoctorSource)
         rows = _load(spark, asked, cleans=False)
-    except Exception as error:  # noqa: BLE001  Spark's clients raise what they like
+    except Exception as error:  # noqa: BLE001  Spark's clients raise errors of any class
         return [_failed(str(error))]
     finally:
         _clean(spark, asked)
@@ -136,12 +136,12 @@ def _load(spark: SparkSession, asked: Questions, *, cleans: bool) -> list[str]:
 
 
 def _clean(spark: SparkSession, asked: Questions) -> None:
-    with suppress(Exception):  # it has failed in the same way before
+    with suppress(Exception):  # the same error is reported already
         _load(spark, asked, cleans=True)
 
 
 def _failed(text: str) -> Finding:
-    """Return a finding with the one line of Spark's error that has the reason."""
+    """Return a finding with the line of Spark's error that contains the reason."""
     if missing := _MISSING.search(text):
         return Finding(
             level="WRONG",

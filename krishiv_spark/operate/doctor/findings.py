@@ -1,4 +1,4 @@
-"""Questions to a cluster, and the findings and reports of its machines."""
+"""The settings of an examination, and the findings and reports of the machines."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ __all__ = [
 
 
 SYNCHRONISE = "synchronise the clocks (NTP): stores refuse signatures of another time"
-"""What to do about a clock."""
+"""Advice for a wrong clock."""
 
 Level = Literal["ok", "note", "WRONG"]
 
 
 class Finding(BaseModel, frozen=True):
-    """One line.
+    """One line of the result.
 
     Attributes:
-        level: "ok"; "note" of what may be wanted so; "WRONG" of what will fail.
-        text: What was looked at, and what it is like.
-        advice: What to do; empty if there is nothing.
+        level: "ok"; "note" for a setting that may be intended; "WRONG" if a query would fail.
+        text: The object of the check and its state.
+        advice: The next step for the user; empty if there is none.
     """
 
     level: Level
@@ -59,37 +59,37 @@ class Finding(BaseModel, frozen=True):
 
 
 class FindingList:
-    """Gathers them.
+    """A list of findings.
 
     Attributes:
-        found: So far.
+        found: The findings so far.
     """
 
     def __init__(self) -> None:
         self.found: list[Finding] = []
 
     def ok(self, text: str) -> None:
-        """Add a finding that all is well."""
+        """Add a positive finding."""
         self.found.append(Finding(level="ok", text=text))
 
     def note(self, text: str, advice: str) -> None:
-        """Add a finding that may be intended."""
+        """Add a finding about a setting that may be intended."""
         self.found.append(Finding(level="note", text=text, advice=advice))
 
     def wrong(self, text: str, advice: str) -> None:
-        """Add a finding of something that will fail."""
+        """Add a finding about a setting with which a query would fail."""
         self.found.append(Finding(level="WRONG", text=text, advice=advice))
 
     @contextmanager
     def looking_at(self, what: str, advice: str) -> Iterator[Callable[[str], None]]:
-        """Look at something; an error is a finding.
+        """Run a check, and turn an error into a finding.
 
         Args:
-            what: For the line.
-            advice: What to do if it fails.
+            what: The object of the check.
+            advice: Advice if the check fails.
 
         Yields:
-            To be called with what is to be said if all is well; without it nothing is.
+            A function that takes the text of a positive finding. Without a call there is none.
         """
         said: list[str] = []
         try:
@@ -102,7 +102,7 @@ class FindingList:
 
 
 def reason(error: Exception) -> str:
-    """Return the first line of an error; those of this package contain no secrets."""
+    """Return the first line of an error. Errors of this package contain no secrets."""
     text = str(error) or type(error).__name__
     return text.splitlines()[0].rstrip("; ")
 
@@ -115,13 +115,14 @@ class Questions:
     """The settings of an examination.
 
     Attributes:
-        probe: A name that nobody else has: of the folders that are made and go again.
-        checkpoint: Where a query's checkpoint will be.
-        target: Where its tasks will write files, if that is a folder or a store.
-        topic: To which they will write records.
-        options: ``storage.…`` and ``kafka.…`` of the query; never shown, for there are secrets.
-        tasks: How many.
-        cleans: Whether the folders are to go; then nothing else is done.
+        probe: A unique name for the temporary folders.
+        checkpoint: The future location of the query's checkpoint.
+        target: The folder or store URL that its tasks will write to, if they write files.
+        topic: The topic that its tasks will write to, if any.
+        options: Options ``storage.…`` and ``kafka.…`` of the query. They may contain secrets, so
+            they are never shown.
+        tasks: Number of tasks.
+        cleans: True to remove the temporary folders, and do nothing else.
     """
 
     probe: str
@@ -134,10 +135,10 @@ class Questions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Questions:
-        """Parse the options of the data source, with names in lower case; driver.
+        """Parse the options of the data source, whose names are in lower case; driver.
 
         Raises:
-            OptionError: If what one of them names cannot be looked up.
+            OptionError: If the reference in an option cannot be resolved.
         """
         given = {key.lower(): text for key, text in resolved_options(options).items()}
         own = {key: given.pop(key) for key in _OWN if key in given}
@@ -151,12 +152,12 @@ class Questions:
 
     @property
     def storage(self) -> Storage:
-        """Return the storage by which stores are reached."""
+        """The settings of the stores."""
         return Storage.given(self.options)
 
     @property
     def kafka(self) -> dict[str, str]:
-        """Options of the Kafka sink; empty if no brokers are named."""
+        """The options of the Kafka sink; empty if no brokers are named."""
         given = {key: text for key, text in self.options.items() if key.startswith("kafka.")}
         if "kafka.bootstrap.servers" not in given:
             return {}
@@ -174,27 +175,27 @@ _NEEDED = (
     *("kafka-python", "pyiceberg"),
 )
 OPTIONAL = ("numba", "crc32c", "boto3")
-"""Packages that a cluster may do without, but then everywhere."""
+"""Packages that a cluster need not have; if a machine has one, all must have it."""
 
 _LEAST_FREE = 2**30
-"""Bytes."""
+"""Minimum of free space, in bytes."""
 
 
 class Report(BaseModel, frozen=True):
-    """Of one process.
+    """The report of one process.
 
     Attributes:
-        role: What it is to Spark.
-        host: The machine's name.
-        executor: Number of the process that Spark's workers descend from: with the host, an
-            executor's name.
-        begun_s: When it began, by its machine's clock, seconds since 1970.
-        ended_s: When it wrote this.
-        python: Its version.
-        prefix: Where its environment is.
-        versions: Of packages, by name; those that are missing are left out.
-        full: Folders for temporary files with less than 1 GiB left.
-        found: What it has found out.
+        role: The role of the process in Spark.
+        host: The name of the machine.
+        executor: Id of the process that has started Spark's workers. With the host, it identifies
+            an executor.
+        begun_s: Start time by the clock of its machine, seconds since 1970.
+        ended_s: Time when the report was written.
+        python: Version of Python.
+        prefix: Path of the environment.
+        versions: Versions of installed packages by name.
+        full: Folders for temporary files with less than 1 GiB of free space.
+        found: The findings.
     """
 
     role: Role
@@ -229,7 +230,8 @@ def report(role: Role, begun_s: float, found: list[Finding]) -> Report:
 
 
 def _versions() -> dict[str, str]:
-    found = {"pyspark": pyspark.__version__}  # Spark's own, whatever is installed beside it
+    # The imported one, which may differ from the installed one.
+    found = {"pyspark": pyspark.__version__}
     for name in (*_NEEDED, *OPTIONAL):
         try:
             found[name] = metadata.version(name)
@@ -239,13 +241,13 @@ def _versions() -> dict[str, str]:
 
 
 def _local_folders() -> list[str]:
-    """Return Spark's local folders, which workers get by environment, or the temporary folder."""
+    """Return Spark's local folders from the environment of workers, or the temporary folder."""
     named = os.environ.get("SPARK_LOCAL_DIRS", "")
     return [each for each in named.split(",") if each] or [tempfile.gettempdir()]
 
 
 def _free(folder: str) -> int:
-    """Return free bytes; 0 if Spark has deleted the folder with its session."""
+    """Return the free bytes; the minimum if Spark has deleted the folder with its session."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:

@@ -1,7 +1,7 @@
-"""The data source by which questions reach the planner and the tasks, and their checks.
+"""The data source that runs the checks in the planner and in tasks, and the checks.
 
 A Kafka cluster has to let the sink write transactions; checkpoint and target have to be reachable
-from every machine.
+from each machine.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _check_clock(asked: Questions, location: str, said: FindingList) -> None:
     found = asked.storage.files(place).identity(f"{place}/{_CLOCK}")
     if found is None:
         raise StorageError(f"{place}/{_CLOCK} was written, but does not exist")
-    written_s = found.modified_ns // 10**9  # what is finer may be no time (`Identity`)
+    written_s = found.modified_ns // 10**9  # smaller units may not be a time (`Identity`)
     behind_s, ahead_s = written_s - ended_s, begun_s - written_s - 1
     if max(behind_s, ahead_s) > _TOLERATED_S:
         off = f"{behind_s:.0f} s behind" if behind_s > 0 else f"{ahead_s:.0f} s ahead of"
@@ -85,7 +85,7 @@ def _check_clock(asked: Questions, location: str, said: FindingList) -> None:
 
 def _check_path(checkpoint: str, said: FindingList) -> None:
     """Check a checkpoint on a path: its disk may be local to this machine, or full."""
-    with suppress(KrishivError, OSError):  # what is wrong with it has been said
+    with suppress(KrishivError, OSError):  # the error is reported already
         url = StoreUrl.parse(checkpoint)
         if url.kind != "disk":
             return
@@ -106,7 +106,7 @@ def _existing(path: Path) -> Path:
 
 
 def prepare_target(asked: Questions, said: FindingList) -> None:
-    """Write a file that each task looks for, and see whether uploads are allowed. Planner."""
+    """Write a file for the tasks to read, and check that uploads are allowed. Planner."""
     if asked.target is None:
         return
     with said.looking_at(f"target {asked.target}, from the driver", _REACH_STORES) as well:
@@ -130,7 +130,7 @@ def check_shared(asked: Questions, said: FindingList) -> None:
 
 
 def clean(asked: Questions) -> None:
-    """Remove what was made. Planner; a place that cannot be reached has been spoken of."""
+    """Remove the temporary folders. Planner; unreachable locations are reported already."""
     for place in (asked.checkpoint, asked.target):
         with suppress(KrishivError, OSError):
             if place is not None:
@@ -179,7 +179,7 @@ def _client(options: KafkaSinkOptions) -> KafkaClient:
 
 
 def _check_rules(client: KafkaClient, said: FindingList) -> bool:
-    """Report whether the cluster has the rules of KIP-890."""
+    """Report whether the cluster supports the transactions of KIP-890."""
     from krishiv_spark.kafka.transaction_requests import TransactionVersion
     from krishiv_spark.kafka.transactions import get_transaction_version
 
@@ -194,10 +194,10 @@ def _check_rules(client: KafkaClient, said: FindingList) -> bool:
 def _check_ids(
     client: KafkaClient, options: KafkaSinkOptions, probe: str, said: FindingList
 ) -> None:
-    """Initialize a transactional id as tasks do, describe it and list it as drivers do.
+    """Initialize a transactional id as tasks do; describe and list it as drivers do.
 
-    The id has a random part: another doctor, of another team too, would be fenced by the same one.
-    Nothing is written under it, so no transaction is open, and brokers let it expire.
+    The id has a random part, since an id in use by another doctor would be fenced. Nothing is
+    written under it, so no transaction is open, and brokers let it expire.
     """
     from krishiv_spark.kafka import transactions
 
@@ -229,23 +229,23 @@ def _check_topic(
 
 
 _HELD_S = 1.0
-"""A task keeps its core for so long, or one executor would run all of them."""
+"""Time for which a task occupies its core, so that one executor does not run all tasks."""
 
 
 class DoctorSource(DataSource):
-    """Rows with a report each, as JSON: of the planner, and of each task."""
+    """A source of reports as JSON, one per row: of the planner, and of each task."""
 
     @classmethod
     def name(cls) -> str:
-        """Spark: the format."""
+        """Return the name of the format. Spark."""
         return "krishiv-doctor"
 
     def schema(self) -> str:
-        """Spark: one column."""
+        """Return the schema: one column. Spark."""
         return "report string"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Spark: planner."""
+        """Return a reader. Spark: planner."""
         del schema
         return _DoctorReader(Questions.of(self.options))
 

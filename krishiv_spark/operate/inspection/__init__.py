@@ -1,1 +1,1 @@
-"""What a query's folders say of it, looked at from outside; nothing is changed."""
+"""The state of a query by its checkpoint, log and target; nothing is changed."""

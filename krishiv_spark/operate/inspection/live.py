@@ -1,6 +1,7 @@
 """The state that live systems report of a query: its lag, and its invisible rows.
 
-Reads only. What cannot be found out is said, and is no error: the rest is worth having.
+This module only reads. A state that cannot be determined is reported, and is not an error, since
+the other states are still useful.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class TopicLag:
     """The number of records by which a topic is ahead of a query.
 
     Attributes:
-        source: By its name or place.
-        topic: One that the source reads.
-        partitions: How many the query has read.
-        waiting: Offsets after its newest epoch in these.
-        held_back: Offsets after those, which transactions that are open keep from being read.
+        source: The name or index of the source.
+        topic: A topic that the source reads.
+        partitions: Number of partitions that the query has read.
+        waiting: Number of offsets after the query's newest epoch in these partitions.
+        held_back: Number of offsets after those, which open transactions block.
     """
 
     source: str
@@ -51,14 +52,15 @@ class TopicLag:
 
 @dataclass(frozen=True)
 class LiveStatus:
-    """The answers of live systems.
+    """The reports of live systems.
 
     Attributes:
-        lags: Of sources that read topics of Kafka, if the options say how the cluster is reached.
-        transactions: A line for each one of the query that is open; None if that was not asked.
-        staged_files: That its table has and nobody sees; None if that was not asked.
-        staged_bytes: Of these.
-        unknown: What could not be found out, and why.
+        lags: The lag of sources that read topics of Kafka, if the options connect to the cluster.
+        transactions: A line for each open transaction of the query; None if it was not requested.
+        staged_files: Number of files in the table that are invisible to readers; None if it was not
+            requested.
+        staged_bytes: Size of these files.
+        unknown: States that could not be determined, with the reason.
     """
 
     lags: tuple[TopicLag, ...] = ()
@@ -71,15 +73,16 @@ class LiveStatus:
 def inspect_live_systems(
     status: CheckpointStatus, given: Mapping[str, str], *, table: str | None = None
 ) -> LiveStatus:
-    """Ask the live systems. Any process that reaches them.
+    """Read the state from the live systems. Any process that reaches them.
 
     Args:
-        status: What the folders of the query say.
-        given: Options of its source and sink: how Kafka is reached, and the store of the table.
-        table: Its folder, if the sink is krishiv-parquet.
+        status: The state of the query by its folders.
+        given: Options of its source and sink, with the connection to Kafka and the store of the
+            table.
+        table: The folder of the table, if the sink is krishiv-parquet.
 
     Raises:
-        OptionError: If an option is not known, or what it names cannot be looked up.
+        OptionError: If an option is unknown, or its reference cannot be resolved.
     """
     unknown: list[str] = []
     lags: tuple[TopicLag, ...] = ()
@@ -141,11 +144,11 @@ def topic_options(
     """Return the options of a source that reads the topics of a position.
 
     Args:
-        given: Options that say how the cluster is reached; the topics that they name do not count.
-        at: Offsets by topic and partition; None for a client that asks for no topic.
+        given: Options with the connection to the cluster. Topics among them are ignored.
+        at: Offsets by topic and partition; None for a client that reads no topic.
 
     Raises:
-        OptionError: If one of them is wrong.
+        OptionError: If an option is invalid.
     """
     from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
@@ -179,7 +182,8 @@ def _staged(storage: Storage, table: str, query: str) -> list[int] | None:
         names = [entry.name for entry in storage.files(place).entries(str(place))]
     except FileNotFoundError:
         return []
-    generations = (name for name in names if not name.endswith(DONE_SUFFIX))  # those are visible
+    # Their files are visible.
+    generations = (name for name in names if not name.endswith(DONE_SUFFIX))
     return [size for name in generations for size in list_file_sizes(storage, place / name)]
 
 

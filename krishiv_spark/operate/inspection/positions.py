@@ -1,4 +1,4 @@
-"""Positions of sources: as text for people, and as offsets by topic."""
+"""Positions of sources: as text for messages, and as offsets by topic."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def offsets_by_topic(offset: Any) -> dict[str, dict[int, int]]:
     """Return offsets by topic and partition.
 
     Args:
-        offset: From JSON: an offset, or what a source says of what is newest.
+        offset: Parsed JSON of an offset, or of a source's newest offset.
 
     Returns:
-        Nothing if it is of a source of another kind.
+        The offsets; empty for a source of another kind.
     """
     if not isinstance(offset, Mapping):
         return {}
     if offset.get("kind") == "chain":
         offset = offset["then"]
-    for key in ("topics", "latest"):  # of our offset, and of what is newest
+    for key in ("topics", "latest"):  # the keys of a krishiv-kafka offset and of a newest offset
         if isinstance(offset.get(key), Mapping):
             offset = offset[key]
             break
@@ -43,11 +43,11 @@ def _is_numbered(item: tuple[Any, Any]) -> bool:
 
 
 _LONGEST = 300
-"""Characters of an offset that has no description."""
+"""Maximum length of an offset that is shown without a description."""
 
 
 def describe_position(text: str) -> str:
-    """Return the position of a source in words.
+    """Return a description of a source's position.
 
     Args:
         text: Its offset, as Spark stores it: of a krishiv-spark format, of Spark's Kafka connector
@@ -64,7 +64,7 @@ def describe_position(text: str) -> str:
     try:
         return describe_offset(offset) if "kind" in offset else _of_spark(offset, text)
     except (LookupError, TypeError, ValueError, AttributeError):
-        return _short(text)  # of a newer version
+        return _short(text)  # it is of a newer version
 
 
 def format_moment(ms: int) -> str:

@@ -1,6 +1,6 @@
 """The state of a query in its checkpoint, its epoch log and its table, whether it runs or not.
 
-Nothing is changed. `NextStart` describes what the next start of the query would do.
+Nothing is changed. `NextStart` describes the actions of the next start of the query.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _CATALOG = "catalog."
 
 @dataclass(frozen=True)
 class TableStatus:
-    """The record that a table has of a query.
+    """The state of a query in its table.
 
     Attributes:
-        name: As its options have it.
-        is_there: Whether there is one; the first epoch may make it.
-        snapshot: Id of its newest snapshot; None for none.
-        held: The newest epoch of the query that it holds; None for none.
-        unknown: Why it could not be asked; None if it could.
+        name: The name of the table in the options.
+        is_there: True if the table exists; the first epoch may create it.
+        snapshot: Id of its newest snapshot; None if it has none.
+        held: The newest committed epoch of the query; None if there is none.
+        unknown: The reason if the state could not be read; None otherwise.
     """
 
     name: str
@@ -61,18 +61,20 @@ class TableStatus:
 
 
 def inspect_table(given: Mapping[str, str], query: str) -> TableStatus | None:
-    """Ask the catalog and the table. Any process that reaches them; changes nothing.
+    """Read the state from the catalog and the table; changes nothing.
+
+    Any process that reaches them.
 
     Args:
-        given: Options of a sink, and maybe of a source.
+        given: Options of a sink, which may include those of a source.
         query: Id of the query.
 
     Returns:
-        None if the options name no table of Iceberg.
+        The state; None if the options name no Iceberg table.
 
     Raises:
-        OptionError: If an option is wrong.
-        SinkError: If the mark is no number: somebody has changed it.
+        OptionError: If an option is invalid.
+        SinkError: If the recorded epoch is not a number, because another program has changed it.
     """
     if not any(key.lower() in _NAMES or key.lower().startswith(_CATALOG) for key in given):
         return None
@@ -105,14 +107,14 @@ class _Epoch(Protocol):
 
 @dataclass(frozen=True)
 class NextStart:
-    """The properties of a query that are known before it starts.
+    """The state of a query that determines its next start.
 
     Attributes:
         planned: The newest epoch that Spark has planned; -1 before the first.
-        is_over: Whether Spark has written down that it is over; so it is before the first.
-        held: The newest epoch that its target holds; -1 for none.
-        told_by: What says so: "log" or "table"; None if neither was found.
-        open_epoch: The epoch of an intent that may not be finished; None for none.
+        is_over: True if Spark has logged that epoch as completed; also True before the first.
+        held: The newest epoch that its target has committed; -1 for none.
+        told_by: The source of `held`: "log" or "table"; None if neither was found.
+        open_epoch: The epoch of an intent that may be unfinished; None for none.
     """
 
     planned: int
@@ -129,15 +131,15 @@ class NextStart:
         told_by: str | None = None,
         open_epoch: int | None = None,
     ) -> Self:
-        """Return the next start for what was found; None stands for nothing found."""
+        """Return the next start for the given state; None means that nothing was found."""
         planned, is_over = (-1, True) if newest is None else (newest.epoch, newest.is_over)
         return cls(planned, is_over, -1 if held is None else held, told_by, open_epoch)
 
     def words(self, left: Sequence[str] = ()) -> str:
-        """Return a description of what the next start would do.
+        """Return a description of the next start's actions.
 
         Args:
-            left: Files among Spark's offsets before it has planned an epoch.
+            left: Files in Spark's offset log before it has planned an epoch.
         """
         if self.held > self.planned:
             return self._refusal()
@@ -161,7 +163,7 @@ class NextStart:
         return f"runs epoch {self.planned} again, with the same rows of its sources{unless}"
 
     def _refusal(self) -> str:
-        """Return the refusal for a target ahead of its checkpoint, as after a restored copy."""
+        """Return the error for a target ahead of its checkpoint, as after a restored copy."""
         known = f"only epochs up to {self.planned}" if self.planned >= 0 else "no epoch"
         return (
             f"is refused (CheckpointMismatch), unless it plans the very same rows: the "
@@ -182,21 +184,21 @@ def _first(left: Sequence[str]) -> str:
 _log = logging.getLogger(__name__)
 
 _LOOKS = 5
-"""At most, at a query that goes on meanwhile."""
+"""Maximum number of readings while the query continues."""
 
 
 @dataclass(frozen=True)
 class EpochStatus:
-    """Return what Spark recorded for an epoch.
+    """The record of an epoch in Spark's logs.
 
     Attributes:
         epoch: Spark's batch id.
-        is_over: Whether Spark has written down that it is over.
-        planned_ms: When it was planned, milliseconds since 1970 UTC; None if Spark does not say.
-        sources: Where each source stands at its end, by name or place, in words.
-        offsets: The same as Spark keeps it.
-        watermark_ms: Spark's own watermark at its beginning; None if there is none.
-        source_watermarks_ms: Those of sources of ours at its end.
+        is_over: True if Spark has logged the epoch as completed.
+        planned_ms: Time of its planning, milliseconds since 1970 UTC; None if it is not recorded.
+        sources: Description of each source's position at its end, by name or index of the source.
+        offsets: The same positions as Spark stores them.
+        watermark_ms: Spark's own watermark at its start; None if there is none.
+        source_watermarks_ms: Watermarks of krishiv-spark's sources at its end.
     """
 
     epoch: int
@@ -213,15 +215,15 @@ class LogStatus:
     """The content of an epoch log.
 
     Attributes:
-        place: Where it is.
-        files: How many files it has.
-        size: Of all of them, bytes.
+        place: Its location.
+        files: Number of its files.
+        size: Size of all files, in bytes.
         entries: Number of the newest entry.
-        held: The newest epoch that is true by it; None for none.
-        open_epoch: The epoch of an intent that may not be finished; None for none.
-        owner: Host and process of the newest owner, empty for none.
-        owner_ms: When that began, by its clock; None if the log does not say.
-        target: The external system, by its own identity, as far as the log knows it.
+        held: The newest committed epoch; None for none.
+        open_epoch: The epoch of an intent that may be unfinished; None for none.
+        owner: Host and process of the newest owner; empty for none.
+        owner_ms: Start time of the owner by its clock; None if it is not recorded.
+        target: The identity of the external system, if the log contains it.
     """
 
     place: str
@@ -237,17 +239,17 @@ class LogStatus:
 
 @dataclass(frozen=True)
 class CheckpointStatus:
-    """A query, as its folders show it.
+    """The state of a query by its folders.
 
     Attributes:
-        location: Of the checkpoint.
-        query: The id that Spark gave it, in `metadata`.
+        location: The location of the checkpoint.
+        query: The id of the query in `metadata`.
         newest: The newest epoch that was planned; None before the first.
         log: Its epoch log; None if none was found.
-        table: What its table says, of a sink without a log; None if the options name none.
-        next: What a start would do next, in words.
-        targets: What the query writes to, by output of `forEachBatchMode`; under an empty text for
-            a query with one sink. Empty if the checkpoint does not record it.
+        table: The state in its table, for a sink without a log; None if the options name no table.
+        next: A description of the next start's actions.
+        targets: The targets of the query, by output of `forEachBatchMode`; the key is empty for a
+            query with one sink. Empty if the checkpoint records no target.
     """
 
     location: str
@@ -266,25 +268,26 @@ def inspect_checkpoint(
     epoch_log: str | None = None,
     given: Mapping[str, str] = MappingProxyType({}),
 ) -> CheckpointStatus:
-    """Return the state of a query from its folders; any process that reaches them.
+    """Return the state of a query by its folders; any process that reaches them.
 
     Args:
-        checkpoint: Of the query.
-        table: The folder of its table, if the sink is krishiv-parquet: its log is there.
-        epoch_log: The option ``epochLog`` of its sink, if it has one.
-        given: Options of its sink, which name the table of a krishiv-iceberg.
+        checkpoint: The checkpoint of the query.
+        table: The folder of its table, if the sink is krishiv-parquet, which has the log there.
+        epoch_log: The option ``epochLog`` of its sink, if it is set.
+        given: Options of its sink, which name the table of krishiv-iceberg.
 
     Raises:
-        OptionError: If there is no checkpoint, or an option is wrong.
-        StorageError: If a store cannot be asked.
+        OptionError: If there is no checkpoint, or an option is invalid.
+        StorageError: If a store cannot be reached.
         LogError: If the log is damaged.
-        SinkError: If the mark in the table is none.
+        SinkError: If the epoch that the table records is not a number.
     """
     query = checkpoint.query_id()
     place = locate_log(checkpoint, query, table, epoch_log)
     newest, log, held = _look(checkpoint, query, place, given)
     for _ in range(_LOOKS):
-        # A query that runs may have gone on: what was read first would not fit what came after it.
+        # A running query may have continued, so that the first reading would not fit the later
+        # ones.
         if _newest(checkpoint) == newest:
             break
         newest, log, held = _look(checkpoint, query, place, given)
@@ -315,19 +318,19 @@ def _newest(checkpoint: SparkCheckpoint) -> EpochStatus | None:
 
 
 def read_epoch_status(checkpoint: SparkCheckpoint, epoch: int) -> EpochStatus:
-    """Return what Spark recorded for an epoch.
+    """Return the record of an epoch in Spark's logs.
 
     Raises:
-        OptionError: If it has not, or no longer, or not to the end.
-        StorageError: If the store cannot be asked.
+        OptionError: If there is no record, or it was removed, or is incomplete.
+        StorageError: If the store cannot be reached.
     """
     found = checkpoint.offset_seq(epoch)
-    # A query has a source at least.
+    # A query has at least one source.
     if found is not None and found.sources:
         is_over = checkpoint.is_committed(epoch)
         try:
             return _status(epoch, found, is_over=is_over)
-        except ValueError:  # an offset that ends in the middle
+        except ValueError:  # an incomplete offset
             _log.debug("epoch %d is not understood", epoch, exc_info=True)
     kept = checkpoint.epochs()
     if epoch in kept:
@@ -360,7 +363,7 @@ def _status(epoch: int, found: OffsetSeq, *, is_over: bool) -> EpochStatus:
 def locate_log(
     checkpoint: SparkCheckpoint, query: str, table: str | None, epoch_log: str | None
 ) -> StoreUrl:
-    """Return the location of a query's epoch log; arguments as `inspect_checkpoint`."""
+    """Return the location of a query's epoch log; arguments as for `inspect_checkpoint`."""
     if epoch_log is not None:
         return StoreUrl.parse(epoch_log) / query
     if table is not None:
@@ -391,14 +394,14 @@ def list_file_sizes(storage: Storage, folder: StoreUrl) -> list[int]:
     """Return the sizes of the files directly in a folder, bytes; empty if it does not exist.
 
     Raises:
-        StorageError: If it cannot be listed; on a disk, OSError.
+        StorageError: If a store cannot list it. A disk raises OSError.
     """
     try:
         found = list(storage.files(folder).entries(str(folder)))
     except FileNotFoundError:
         return []
     files = (entry for entry in found if not entry.is_dir())
-    # Records lie beside a log that is in the checkpoint, and are not part of it.
+    # In a checkpoint, records are stored beside the log, and are not part of it.
     return [_size(entry) for entry in files if not _is_record(entry.name)]
 
 
@@ -408,7 +411,7 @@ def _is_record(name: str) -> bool:
 
 
 def _size(entry: Any) -> int:
-    """Return the size of a file that a store has listed, or that is on a disk."""
+    """Return the size of a file in a store or on a disk."""
     if isinstance(entry, StoredEntry):
         return 0 if entry.identity is None else entry.identity.size
     try:
@@ -430,7 +433,7 @@ def _next(
     log: LogStatus | None,
     table: TableStatus | None,
 ) -> str:
-    """Return a description of what the next start would do."""
+    """Return a description of the next start's actions."""
     left = sorted(checkpoint.folder("offsets").names()) if newest is None else []
     if log is not None:
         return NextStart.of(newest, log.held, "log", log.open_epoch).words(left)

@@ -1,4 +1,4 @@
-"""A query that is read repeatedly from outside, and the lines that show it. Reads only."""
+"""Repeated readings of a query's state, and the lines that show them. This module only reads."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class EpochRate:
-    """An epoch, and how fast its sources went.
+    """An epoch, and the rate of its sources.
 
     Attributes:
-        epoch: What Spark wrote down for it.
-        moved: Offsets between its begin and its end, of sources that count them, without
-            partitions that are new in it; None if none counts, or if the epoch before is not
-            there any more.
-        per_second: The same in a second of the time since the epoch before was planned.
+        epoch: The record of the epoch in Spark's logs.
+        moved: Number of offsets between its start and its end, for sources with numeric offsets,
+            without partitions that are new in it; None if no source has any, or if the previous
+            epoch is no longer recorded.
+        per_second: The same per second of the time since the previous epoch was planned.
     """
 
     epoch: EpochStatus
@@ -51,12 +51,12 @@ class EpochRate:
 
 @dataclass(frozen=True)
 class ObservedQuery:
-    """A query, at one look.
+    """The result of one reading of a query's state.
 
     Attributes:
-        status: What its folders say.
-        live: What live systems say.
-        paces: Of its newest epochs, oldest first.
+        status: The state by its folders.
+        live: The state that live systems report.
+        paces: The rates of its newest epochs, oldest first.
     """
 
     status: CheckpointStatus
@@ -66,14 +66,14 @@ class ObservedQuery:
 
 @dataclass
 class QueryWatcher:
-    """Looks at a query.
+    """A reader of a query's state.
 
     Attributes:
-        checkpoint: Of the query.
+        checkpoint: The checkpoint of the query.
         given: As for `inspect_checkpoint` and `inspect_live_systems`.
         table: As for `inspect_checkpoint`.
         epoch_log: As for `inspect_checkpoint`.
-        newest: How many epochs are looked at, if no more are new.
+        newest: Number of epochs to read if no more are new.
     """
 
     checkpoint: SparkCheckpoint
@@ -87,11 +87,11 @@ class QueryWatcher:
         """Return the query's current state.
 
         Args:
-            after: An epoch that was told of; all later ones are looked at.
+            after: The newest epoch that was reported; all later ones are read.
 
         Raises:
-            OptionError: If there is no checkpoint, or an option is not known.
-            StorageError: If a store cannot be asked.
+            OptionError: If there is no checkpoint, or an option is unknown.
+            StorageError: If a store cannot be reached.
             LogError: If the epoch log is damaged.
         """
         status = inspect_checkpoint(
@@ -101,14 +101,14 @@ class QueryWatcher:
         kept = self.checkpoint.epochs()
         count = self.newest if after is None else sum(number > after for number in kept)
         count = max(self.newest, count)
-        # One more, from whose end the oldest of them began.
+        # One more is read, since the oldest epoch starts at the end of the one before.
         epochs = [self._epoch(number) for number in kept[-count - 1 :]]
         self._over = {one.epoch: one for one in epochs if one.is_over}
         paces = [_pace(*pair) for pair in zip([None, *epochs], epochs, strict=False)]
         return ObservedQuery(status, live, tuple(paces[-count:]))
 
     def _epoch(self, number: int) -> EpochStatus:
-        # What is over does not change any more.
+        # The record of a completed epoch does not change.
         return self._over.get(number) or read_epoch_status(self.checkpoint, number)
 
 
@@ -124,15 +124,15 @@ def _pace(before: EpochStatus | None, epoch: EpochStatus) -> EpochRate:
 
 
 def _moved(before: str | None, now: str) -> int | None:
-    """Return the offsets that a source advanced; None if it does not count."""
+    """Return the number of offsets that a source advanced; None without numeric offsets."""
     then, there = _counts(before), _counts(now)
-    # Where a partition that is new began is not written down, and one that is gone went nowhere.
+    # The start of a new partition is not recorded, and a deleted one did not advance.
     both = then.keys() & there.keys()
     return sum(there[key] - then[key] for key in both) if both else None
 
 
 def _counts(text: str | None) -> dict[tuple[str, int], int]:
-    """Return numbers by topic and partition; empty for a source that does not count."""
+    """Return numbers by topic and partition; empty for a source without numeric offsets."""
     try:
         offset: Any = json.loads(text or "")
     except ValueError:
@@ -147,7 +147,7 @@ def _counts(text: str | None) -> dict[tuple[str, int], int]:
 
 
 def completed_rates_after(sight: ObservedQuery, after: int) -> Sequence[EpochRate]:
-    """Return the rates of completed epochs after one."""
+    """Return the rates of the completed epochs after an epoch."""
     return [pace for pace in sight.paces if pace.epoch.is_over and pace.epoch.epoch > after]
 
 
@@ -252,7 +252,7 @@ def _log(log: LogStatus | None, live: LiveStatus) -> Iterator[str]:
     files = f"{log.files} files of {log.size} bytes"
     yield f"epoch log   {log.place}: {log.entries} entries in {files}; it holds {held}"
     if log.open_epoch is not None:
-        # Files are moved out of the staging folder, and transactions end, when it becomes visible.
+        # When it becomes visible, files leave the staging folder, and transactions end.
         is_all_moved = live.staged_files == 0 or live.transactions == ()
         rest = "nothing of it is left to show" if is_all_moved else (
             "may not be visible everywhere yet"

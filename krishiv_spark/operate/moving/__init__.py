@@ -1,6 +1,5 @@
-"""Checkpoints that are copied and rewound, taken over from Spark's own sources, and handed back.
+"""Copies and rewinds of checkpoints, and moves from and to Spark's own sources.
 
-Nothing here runs beside Spark: each function reads one checkpoint and writes another one, or goes
-back in one. Spark refuses a checkpoint that is only half made
-(`krishiv_spark.operate.moving.copying`).
+Queries do not run meanwhile: each function reads one checkpoint and writes another, or rewinds one.
+Spark refuses an incomplete checkpoint (`krishiv_spark.operate.moving.copying`).
 """

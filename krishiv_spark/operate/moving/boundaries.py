@@ -1,4 +1,4 @@
-"""Boundaries: the ends of completed epochs, from which a checkpoint can continue."""
+"""The ends of completed epochs, from which a checkpoint can continue."""
 
 from __future__ import annotations
 
@@ -37,46 +37,47 @@ _REPLAY = "'krishiv-spark replay' has taken back only a part of what was written
 
 
 def incomplete_marker(verb: str) -> bytes:
-    """Return the text of the entry of an incomplete checkpoint.
+    """Return the entry that marks an incomplete checkpoint.
 
     Args:
-        verb: Of ``krishiv-spark checkpoint``.
+        verb: The command after ``krishiv-spark checkpoint``.
     """
     text = f"{_COMMAND} {verb}' has not got through here: run it again"
     return _BEGIN + text.encode()
 
 
 def replay_marker(command: str, record: str) -> bytes:
-    """Return the text of an entry that stops each start until a replay is finished.
+    """Return an entry that prevents every start until a replay is finished.
 
     Args:
-        command: The words that finish it.
-        record: JSON of the replay, for the process that does so.
+        command: The command that finishes it.
+        record: JSON of the replay, for the process that finishes it.
     """
     return _BEGIN + f"{_REPLAY}: run this again to finish it: {command}\n{record}".encode()
 
 
 def is_replay_marker(entry: bytes) -> bool:
-    """Return True if an entry is the text of a replay that is not finished."""
+    """Return True if an entry marks an unfinished replay."""
     return entry.startswith(_BEGIN + _REPLAY.encode())
 
 
 def is_incomplete_marker(entry: bytes) -> bool:
-    """Return True if an entry of an offset log is such a marker."""
+    """Return True if an entry of an offset log is one of these markers."""
     return entry.startswith(_BEGIN)
 
 
 def is_new_checkpoint_marker(entry: bytes) -> bool:
-    """Return True for the marker of a new checkpoint; a rewind's marker covers an old one."""
+    """Return True for the marker of a new checkpoint. A rewind's marker is in an old one."""
     is_new = not entry.startswith(_BEGIN + f"{_COMMAND} rewind ".encode())
     return is_incomplete_marker(entry) and is_new and not is_replay_marker(entry)
 
 
 STATE = "state"
-"""The folder of a checkpoint that they are in; a query without state may lack it."""
+"""The folder of state stores in a checkpoint. A query without state may lack it."""
 
-# HDFSBackedStateStoreProvider and RocksDBFileManager: a whole version, or what changed since the
-# one before; with a unique id in checkpoints of version 2. ``.crc``: ChecksumCheckpointFileManager.
+# HDFSBackedStateStoreProvider and RocksDBFileManager: a complete version, or the changes since the
+# previous one; with a unique id in checkpoints of version 2. ``.crc``:
+# ChecksumCheckpointFileManager.
 _FILE = re.compile(
     r"(?P<version>\d+)(_[\w-]+)?\.(?P<kind>delta|snapshot|changelog|zip)(?P<sum>\.crc)?"
 )
@@ -88,7 +89,7 @@ class _Versions(NamedTuple):
     changes: set[int]
 
     def has(self, version: int) -> bool:
-        """Return True if a version can be loaded: from a whole one, and all changes since."""
+        """Return True if a version can be loaded, from a complete one and all changes since."""
         while version > 0 and version not in self.whole:
             if version not in self.changes:
                 return False
@@ -100,7 +101,7 @@ def version_of(path: str) -> int | None:
     """Return the version that a file belongs to; None for a file of no version.
 
     Args:
-        path: Of a file, relative to the checkpoint.
+        path: Path of a file, relative to the checkpoint.
     """
     folder, _, name = path.rpartition("/")
     found = _FILE.fullmatch(name) if folder.split("/")[0] == STATE else None
@@ -117,15 +118,15 @@ def check_version(paths: Iterable[str], version: int, location: str) -> int:
     """Refuse a version that one of the state stores cannot load.
 
     Args:
-        paths: Of the files of a checkpoint, relative to it.
-        version: Which; versions begin with 1, after the first epoch.
-        location: Of the checkpoint, for the message.
+        paths: Paths of the files of a checkpoint, relative to it.
+        version: The version; the first epoch creates version 1.
+        location: The location of the checkpoint, for the message.
 
     Returns:
-        How many stores there are.
+        The number of state stores.
 
     Raises:
-        OptionError: If one lacks the version, or changes on the way to it.
+        OptionError: If a store lacks the version, or changes that lead to it.
     """
     stores: dict[str, _Versions] = defaultdict(lambda: _Versions(set(), set()))
     for path in paths:
@@ -145,22 +146,24 @@ def check_version(paths: Iterable[str], version: int, location: str) -> int:
 
 
 Newest = Literal["published", "unpublished"]
-"""What became of the newest epoch, by a user who has looked; as for ``krishiv-spark log adopt``."""
+"""The outcome of the newest epoch, as the user has determined it; as for ``krishiv-spark log
+adopt``."""
 
 _NO_WATERMARK = 'v1\n{"nextBatchWatermarkMs":0}'
-"""A commit log's entry. Spark takes the greater one of this and of that in the offset log."""
+"""An entry of the commit log. Spark takes the maximum of this watermark and that in the offset
+log."""
 
 
 @dataclass(frozen=True)
 class RestorePoint:
-    """Return the end of an epoch.
+    """The end of an epoch.
 
     Attributes:
         epoch: Its number.
-        offsets: The texts of ``offsets/<epoch>`` and, but for epoch 0, of the one before: Spark
-            begins from these two (``MicroBatchExecution.populateStartOffsets``).
+        offsets: The texts of ``offsets/<epoch>`` and, except for epoch 0, of the previous one.
+            Spark starts from these two (``MicroBatchExecution.populateStartOffsets``).
         commit: The text of ``commits/<epoch>``.
-        planned: A later epoch that was planned and is not over; None for none.
+        planned: A later epoch that was planned and is not completed; None for none.
     """
 
     epoch: int
@@ -170,7 +173,7 @@ class RestorePoint:
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """By name or place, the offset of each source at the end of the epoch."""
+        """The offset of each source at the end of the epoch, by name or index."""
         return OffsetSeq.parse(self.offsets[self.epoch]).sources
 
     @property
@@ -188,7 +191,7 @@ class RestorePoint:
         """Return the same epoch with other offsets for some sources.
 
         Args:
-            changes: By epoch, of which there are those of `offsets`, and by source.
+            changes: New offsets by epoch of `offsets` and by source.
         """
         changed = {n: with_offsets(text, changes.get(n, {})) for n, text in self.offsets.items()}
         return replace(self, offsets=changed)
@@ -198,9 +201,10 @@ def newest_restore_point(checkpoint: SparkCheckpoint) -> RestorePoint:
     """Return the end of the newest completed epoch.
 
     Raises:
-        OptionError: If there is none, or the checkpoint lacks what Spark needs to begin there.
+        OptionError: If there is none, or the checkpoint lacks entries that Spark needs to start
+            there.
     """
-    checkpoint.query_id()  # or it is no checkpoint
+    checkpoint.query_id()  # raises if it is not a checkpoint
     over = checkpoint.committed_epochs()
     if not over:
         raise OptionError(
@@ -215,7 +219,8 @@ def restore_point_at(checkpoint: SparkCheckpoint, epoch: int) -> RestorePoint:
     """Return the end of an epoch.
 
     Raises:
-        OptionError: If it is not over, or the checkpoint lacks what Spark needs to begin there.
+        OptionError: If it is not completed, or the checkpoint lacks entries that Spark needs to
+            start there.
     """
     commit = checkpoint.folder("commits").read(str(epoch))
     if commit is None:
@@ -249,12 +254,12 @@ def restore_point_to_move(checkpoint: SparkCheckpoint, newest: Newest | None) ->
     """Return the point at which another query continues a stopped one.
 
     Args:
-        checkpoint: Of the query, which does not run.
-        newest: What became of an epoch that was planned and is not over.
+        checkpoint: The checkpoint of the query, which does not run.
+        newest: The outcome of an epoch that was planned and is not completed.
 
     Raises:
-        OptionError: As `newest_restore_point`; or if there is such an epoch, and `newest` is None,
-            or state stores cannot be taken over at its end.
+        OptionError: As `newest_restore_point`. Also if there is such an epoch and `newest` is None,
+            or state stores cannot be used at its end.
     """
     boundary = newest_restore_point(checkpoint)
     planned = boundary.planned

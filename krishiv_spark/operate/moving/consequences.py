@@ -27,8 +27,8 @@ def describe_copy(new: str, epoch: int) -> list[str]:
     """Return lines about the consequences of a checkpoint under a new query id.
 
     Args:
-        new: Where it is.
-        epoch: At whose end it begins.
+        new: The location of the new checkpoint.
+        epoch: The epoch after which it starts.
     """
     sinks = (source for source in installed_formats() if source.copy_note)
     said = [f"{source.format_name}: {source.copy_note}" for source in sinks]
@@ -36,10 +36,10 @@ def describe_copy(new: str, epoch: int) -> list[str]:
 
 
 def describe_rewind(epoch: int) -> list[str]:
-    """Return lines about the consequences of a rewind for sinks, whatever they have committed.
+    """Return lines about the consequences of a rewind for every kind of sink.
 
     Args:
-        epoch: At whose end the checkpoint will stand.
+        epoch: The epoch to whose end the checkpoint is rewound.
     """
     refused = (
         f"every sink of krishiv-spark that has a later epoch than {epoch} will refuse the next "
@@ -75,10 +75,10 @@ def describe_log_after_rewind(state: State, place: str, epoch: int, *, named: bo
     """Return lines about a conflict between an epoch log and a rewind to an epoch.
 
     Args:
-        state: Of the log.
-        place: Where it is looked for.
-        epoch: At whose end the checkpoint will stand.
-        named: Whether the user says that it is there; otherwise there may be none.
+        state: The state of the log.
+        place: The location in which the log was searched.
+        epoch: The epoch to whose end the checkpoint is rewound.
+        named: True if the user has specified the location; otherwise there may be no log.
     """
     if named and state.number == 0:
         return [f"there is no epoch log in {place}; that of a sink with 'queryId' has that name"]

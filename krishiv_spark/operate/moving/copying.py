@@ -1,8 +1,8 @@
-"""A checkpoint that is being made: whole for Spark from one single step on.
+"""The creation of a checkpoint, which becomes valid for Spark by one single step.
 
-The steps, in this order: a text that Spark refuses in the place of the newest entry of the offset
-log; everything else; then the true entry in its place. Whatever dies before the last step leaves a
-checkpoint that Spark refuses with that text, and that the same command begins anew.
+The steps, in this order: write a text that Spark refuses as the newest entry of the offset log;
+write everything else; replace that entry by the true one. A crash before the last step leaves a
+checkpoint that Spark refuses with that text, and that the same command creates again.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _log = logging.getLogger(__name__)
 
 
 class NewCheckpoint:
-    """A checkpoint that begins at the end of an epoch of another one.
+    """A new checkpoint that starts at the end of an epoch of another one.
 
     Args:
-        checkpoint: Where it will be; nothing may be there yet.
-        verb: Of ``krishiv-spark checkpoint``, for the message in one that is not whole.
+        checkpoint: Its location, which must be empty.
+        verb: The command after ``krishiv-spark checkpoint``, for the text in an incomplete one.
 
     Attributes:
-        query: The id of its query, a new one.
-        has_log: Whether an epoch log was begun in it; None before that was tried.
+        query: The new id of its query.
+        has_log: True if an epoch log was created in it; None before the attempt.
     """
 
     def __init__(self, checkpoint: SparkCheckpoint, verb: str) -> None:
@@ -55,10 +55,10 @@ class NewCheckpoint:
         self._verb = verb
 
     def verify_free(self) -> None:
-        """Refuse a place where something is, unless it is a checkpoint that was half made.
+        """Refuse a location that is not empty, unless it contains an incomplete checkpoint.
 
         Raises:
-            OptionError: If there is something else.
+            OptionError: If it contains other files.
         """
         there = [path for path in self._checkpoint.folder().below() if not _is_hidden(path)]
         if there and not self._is_half_made():
@@ -75,20 +75,20 @@ class NewCheckpoint:
     def write(
         self, boundary: RestorePoint, old: SparkCheckpoint, files: Iterable[str], *, keeps: bool
     ) -> None:
-        """Make it, and make it whole in the end.
+        """Write the checkpoint; the last step makes it complete.
 
         Args:
-            boundary: Where it begins.
-            old: The checkpoint that files are taken from.
-            files: Their paths, relative to it; none is of the log of offsets or of commits.
-            keeps: Whether earlier epochs are taken too, so that one can go back to them.
+            boundary: The end of the epoch at which it starts.
+            old: The checkpoint from which files are copied.
+            files: Their paths, relative to it, without those of the offset log and the commit log.
+            keeps: True to copy earlier epochs too, so that the checkpoint can be rewound to them.
 
         Raises:
-            OptionError: As `verify_free`; or if the files have no such version of a state store.
+            OptionError: As `verify_free`; or if the files lack that version of a state store.
         """
         self._begin(boundary.epoch)
         copy_files(old, self._checkpoint, files)
-        # The old query may have removed some of them meanwhile.
+        # The old query may have removed some of them since.
         check_version(files_of(self._checkpoint), boundary.state_version, self._checkpoint.location)
         if keeps:
             copy_files(old, self._checkpoint, _earlier(old, boundary.epoch))
@@ -96,36 +96,36 @@ class NewCheckpoint:
         for epoch in sorted(boundary.offsets.keys() - {boundary.epoch}):
             self._put("offsets", str(epoch), boundary.offsets[epoch])
         self._put("", "metadata", line_of_id(self.query))
-        # As `SparkCheckpoint.record_query_id` does: the copy is a query of its own from the start.
+        # As `SparkCheckpoint.record_query_id` does: the copy is a separate query from the start.
         self._put(KRISHIV, QUERY_ID_FILE, f"{line_of_id(self.query)}\n")
-        # A replay cannot take back what the old query has written.
+        # A replay cannot undo the epochs that the old query has written.
         self._put(KRISHIV, BEGIN_FILE, json.dumps({"after": boundary.epoch}))
         self._begin_log(boundary)
-        # Whole from here on: the newest entry is the first that Spark reads.
+        # From here on it is complete: Spark reads the newest entry first.
         self._put("offsets", str(boundary.epoch), boundary.offsets[boundary.epoch])
 
     def _begin(self, epoch: int) -> None:
         self.verify_free()
-        # First of all, so that at no time something is there that Spark would take for whole.
+        # This comes first, so that Spark never finds files that it would take for complete.
         self._checkpoint.folder("offsets").replace(str(epoch), incomplete_marker(self._verb))
         for path in list(self._checkpoint.folder().below()):
-            # Of a copy that was begun before, or of what was there once and has left a checksum.
+            # Files of an interrupted copy, or checksums of files that existed before.
             if path != f"offsets/{epoch}" and _is_of_checkpoint(path):
                 folder, _, name = path.rpartition("/")
                 self._checkpoint.folder(folder).remove([name])
 
     def _begin_log(self, boundary: RestorePoint) -> None:
-        """Create the epoch log for sinks that have theirs here, with the epoch as committed.
+        """Create the epoch log for sinks that have it here, with the epoch as committed.
 
-        As ``krishiv-spark log adopt`` does it. No target is named in it: the first start says which
-        one it is.
+        It has the content that ``krishiv-spark log adopt`` writes, but names no target: the first
+        start records it.
         """
         place = StoreUrl.parse(self._checkpoint.location) / KRISHIV
         log = open_log(str(place), self.query, self._checkpoint.storage)
         try:
             taken = log.begin(Claim(query=self.query))
             log.adopt(taken, Claim(query=self.query, offsets=boundary.identity()))
-        except LogError as error:  # a store that cannot hold one, which not every sink needs
+        except LogError as error:  # the store cannot contain a log, and not every sink needs one
             _log.warning("no epoch log was started: %s", error)
             self.has_log = False
         else:
@@ -136,7 +136,10 @@ class NewCheckpoint:
 
 
 def _is_of_checkpoint(path: str) -> bool:
-    """Return True for files that this module writes, or their backups: no other may be deleted."""
+    """Return True for files that this module writes, and their backups.
+
+    No others may be deleted.
+    """
     first = path.split("/", maxsplit=1)[0]
     return first in _OWN or first.startswith(".metadata.")
 
@@ -163,13 +166,13 @@ def copy_files(
     paths: Iterable[str],
     names: Mapping[str, str] | None = None,
 ) -> None:
-    """Copy files; those that are gone are passed over, since Spark removes old ones as it runs.
+    """Copy files. Missing ones are skipped, since a running query removes old files.
 
     Args:
-        old: Where they are.
-        new: Where they go.
-        paths: Relative to the old checkpoint.
-        names: By such a path, another one relative to the new checkpoint.
+        old: The checkpoint that contains them.
+        new: The checkpoint to copy them to.
+        paths: Paths relative to the old checkpoint.
+        names: Other paths in the new checkpoint, by path in the old one.
     """
     copy = partial(_copy, old, new, names or {})
     for _ in old.storage.files(old.location).map(copy, list(paths)):
@@ -185,20 +188,20 @@ def _copy(old: SparkCheckpoint, new: SparkCheckpoint, names: Mapping[str, str], 
 
 
 SOURCES = "sources"
-"""The folder of a checkpoint in which sources of Spark's keep what they remember."""
+"""The folder of a checkpoint in which Spark's sources store their state."""
 
 
 @dataclass(frozen=True)
 class CheckpointCopy:
-    """The content of a new checkpoint. Any process that reaches both.
+    """A copy of a checkpoint. Any process that reaches both.
 
     Attributes:
         old: The checkpoint that is copied; its query may run.
-        new: Where the copy will be.
-        boundary: Where it begins.
-        without: Sources whose folders are left out, by name or place.
-        keeps: Whether epochs before the boundary are copied too.
-        verb: As `NewCheckpoint`.
+        new: The location of the copy.
+        boundary: The end of the epoch at which the copy starts.
+        without: Sources whose folders are omitted, by name or index.
+        keeps: True to copy the epochs before the boundary too.
+        verb: As for `NewCheckpoint`.
     """
 
     old: SparkCheckpoint
@@ -212,19 +215,19 @@ class CheckpointCopy:
         """Check that the copy can be made; change nothing.
 
         Returns:
-            How many state stores are copied.
+            The number of state stores that are copied.
 
         Raises:
-            OptionError: If something is at the new place, or state stores cannot be loaded.
+            OptionError: If the new location is not empty, or state stores cannot be loaded.
         """
         NewCheckpoint(self.new, self.verb).verify_free()
         return check_version(files_of(self.old), self.boundary.state_version, self.old.location)
 
     def run(self) -> NewCheckpoint:
-        """Make it.
+        """Make the copy.
 
         Raises:
-            OptionError: As `check`; or if files of state stores were removed meanwhile.
+            OptionError: As `check`; or if files of state stores were removed since.
         """
         self.check()
         made = NewCheckpoint(self.new, self.verb)

@@ -1,4 +1,4 @@
-"""The question to each source of a query whether it still has the rows after a position."""
+"""A check of each source of a query: whether it still has the rows after a position."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def source_options(general: Mapping[str, str], own: Mapping[str, str]) -> dict[s
 
     Args:
         general: Options that others share, such as those of the sink.
-        own: If they name a catalog, nothing of the general one counts; likewise for a table.
+        own: The options of the source. If they name a catalog, the general catalog options are
+            ignored; the same applies to a table.
     """
     named = {_plain(key) for key in own}
     is_elsewhere = bool(named & _CATALOG)
@@ -44,14 +45,14 @@ def _plain(key: str) -> str:
 
 @dataclass(frozen=True)
 class SourceCheck:
-    """Asks the sources of a query for the rows that are to be read again.
+    """A check that the sources of a query still have the rows that are to be read again.
 
     Attributes:
-        checkpoint: Of the query.
-        boundary: The end of the last epoch that stays: the rows after it are needed.
+        checkpoint: The checkpoint of the query.
+        boundary: The end of the last epoch that is kept. The rows after it are needed.
         newest: The newest epoch that was planned.
-        given: The options of the sources, which say how they are reached; those of one source
-            alone with its name or place and a dot before them.
+        given: The options of the sources. An option of one source starts with the name or index of
+            the source and a dot.
     """
 
     checkpoint: SparkCheckpoint
@@ -71,9 +72,9 @@ class SourceCheck:
         """Return a line for each source; changes nothing.
 
         Raises:
-            OptionError: If a source no longer has the rows, or the options do not say how it is
-                reached.
-            KrishivError: If it cannot be asked.
+            OptionError: If a source no longer has the rows, or the options do not specify how to
+                connect to it.
+            KrishivError: If it cannot be reached.
         """
         found = []
         for source, text in self.boundary.sources.items():
@@ -153,7 +154,7 @@ class SourceCheck:
     def _with_new_partitions(
         self, source: str, topics: Mapping[str, Mapping[int, int]]
     ) -> Mapping[str, Mapping[int, int]]:
-        """Return the positions with where partitions began that were first read later."""
+        """Return the positions, with the start of each partition that was first read later."""
         found = {topic: dict(each) for topic, each in topics.items()}
         for text in self._later(source):
             offset = json.loads(text)
@@ -182,7 +183,7 @@ class SourceCheck:
         options = ParquetSourceOptions.parse({**own, "path": path}, "krishiv-spark replay")
         place = SourcePath.parse(path, options.storage)
         store = OffsetStore(options.state_location_of(place), bounded=False)
-        _ = store.read_ids(stands), store.epochs(stands)  # they raise if its state is missing
+        _ = store.read_ids(stands), store.epochs(stands)  # these raise if its state is missing
         read = {file.path for offset in offsets for file in store.files(offset)}
         there = {file.path for file in describe_files(place, sorted(read))}
         if read != there:

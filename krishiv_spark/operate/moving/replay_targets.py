@@ -1,4 +1,4 @@
-"""The target of a query that is replayed, by the options of the command line."""
+"""The target of a replayed query, by the options of the command line."""
 
 from __future__ import annotations
 
@@ -32,35 +32,38 @@ _NAME_IT = (
 
 
 class ReplayTarget(Protocol):
-    """The targets of a query, which can go back to the end of an epoch. Operator."""
+    """The target of a query, which can be rewound to the end of an epoch. Operator."""
 
     def identity(self) -> str:
-        """Return what tells this target from another one."""
+        """Return a text that identifies the target."""
         ...
 
     def lines(self, replay: Replay) -> list[str]:
-        """Return what `take_back` would do, a line each; changes nothing.
+        """Return a line for each action of `take_back`; changes nothing.
 
         Raises:
-            KrishivError: If the target cannot go back, or cannot be asked.
+            KrishivError: If the target cannot be rewound, or cannot be reached.
         """
         ...
 
     def settle(self) -> None:
-        """Finish an epoch that is true and not wholly visible, as the next start would.
+        """Finish an epoch that is committed and not completely visible, as the next start would.
 
         Raises:
-            KrishivError: If that cannot be done: then nothing can go back either.
+            KrishivError: If that is not possible; then a rewind is not possible either.
         """
         ...
 
     def take_back(self, replay: Replay) -> None:
-        """Go back, with the epoch log; repeated until it succeeds. Raises as `lines`."""
+        """Rewind the target and its epoch log.
+
+        It may be repeated until it succeeds. Raises as `lines`.
+        """
         ...
 
 
 class _LogTarget:
-    """A sink over an epoch log: ``krishiv-parquet``, ``krishiv-fanout``, or one of an author's."""
+    """A sink with an epoch log: ``krishiv-parquet``, ``krishiv-fanout``, or a third-party sink."""
 
     def __init__(
         self, committer: LogCommitter[Any], checkpoint: SparkCheckpoint, query: str, name: str
@@ -100,20 +103,20 @@ class _LogTarget:
         self._committer.resolve(self._query, self._checkpoint.is_committed, takes_back=True)
 
     def take_back(self, replay: Replay) -> None:
-        # Another driver may have gone on since `settle`: it is fenced, and what it has published
-        # is finished, before anything of it is taken back.
+        # Another driver may have continued since `settle`. It is fenced, and the epochs that it has
+        # published are finished, before the first is taken back.
         self.settle()
         self._committer.participant.take_back(replay)
         self._committer.participant.verify_adoption(replay.query, replay.before.epoch)
         log, target = self._log, self._committer.participant.target()
         state = log.begin(operators_claim(self._query, log.state()))
-        # What the target records of the epochs that went is no newer epoch of this log.
+        # Records of the removed epochs in the target must not count as newer epochs of this log.
         self._committer.participant.sweep(self._query, state.owner, clean=False)
         log.adopt(state, Claim(query=self._query, offsets=replay.before, target=target))
 
 
 class _TableTarget:
-    """A table of ``krishiv-iceberg``, whose mark comes with the rows."""
+    """A table of ``krishiv-iceberg``, which records the epoch in the commit of the rows."""
 
     def __init__(self, rollback: Rollback) -> None:
         self._rollback = rollback
@@ -125,7 +128,7 @@ class _TableTarget:
         return self._rollback.lines(replay)
 
     def settle(self) -> None:
-        """Do nothing: an epoch is in the table or not."""
+        """Do nothing: an epoch is completely in the table, or not at all."""
 
     def take_back(self, replay: Replay) -> None:
         self._rollback.run(replay)
@@ -157,7 +160,7 @@ class _MemoryTarget:
         return [f"krishiv-memory: {what} until memory_clear() or a restart of the machine"]
 
     def settle(self) -> None:
-        """Do nothing: an epoch is in the result or not."""
+        """Do nothing: an epoch is completely in the result, or not at all."""
 
     def take_back(self, replay: Replay) -> None:
         self._result.take_back(replay.first, replay.name)
@@ -166,16 +169,16 @@ class _MemoryTarget:
 def open_target(
     checkpoint: SparkCheckpoint, given: Mapping[str, str], first: int, name: str | None = None
 ) -> ReplayTarget:
-    """Return the target that options name, or that the query's own traces show.
+    """Return the target that options name, or that the query's checkpoint shows.
 
     Args:
-        checkpoint: Of the query.
+        checkpoint: The checkpoint of the query.
         given: The options of the query's writer; others are ignored.
         first: The first epoch that is to be processed again, for messages.
-        name: What follows ``krishiv-`` in the sink's format; None if the options show it.
+        name: The format of the sink without ``krishiv-``; None if the options show it.
 
     Raises:
-        OptionError: If no target is named, one that cannot go back is, or an option is wrong.
+        OptionError: If no target is named, if it cannot be rewound, or if an option is invalid.
     """
     query = checkpoint.query_id()
     name = name or _guess(given, checkpoint, query)
@@ -195,7 +198,7 @@ def open_target(
 
 
 def _kafka_route(given: Mapping[str, str]) -> str | None:
-    """Return the name of a route that goes to a topic; None for none."""
+    """Return the name of a route to a topic; None for none."""
     for key, text in given.items():
         words = key.lower().split(".")
         if words[0] == "route" and words[2:] == ["format"] and text.lower() == "krishiv-kafka":
@@ -204,7 +207,7 @@ def _kafka_route(given: Mapping[str, str]) -> str | None:
 
 
 def _guess(given: Mapping[str, str], checkpoint: SparkCheckpoint, query: str) -> str:
-    """Return what follows ``krishiv-`` in the format of a query's sink."""
+    """Return the format of a query's sink, without ``krishiv-``."""
     keys = {key.lower() for key in given}
     if any(key.startswith("route.") for key in keys):
         return "fanout"
@@ -252,7 +255,7 @@ def _committer(
     if kind is None:
         raise OptionError(f"{source.format_name} is not a sink")
     options = _parsed(kind.options_type, source.format_name, checkpoint, given)
-    # Without columns: nothing is written.
+    # There are no columns, since nothing is written.
     writer = kind(options, pa.schema([]), OutputMode.APPEND, streaming=True)
     committer = writer.committer()
     if not isinstance(committer, LogCommitter):
@@ -266,7 +269,8 @@ def _parsed(model: Any, name: str, checkpoint: SparkCheckpoint, given: Mapping[s
     """Return the options of a sink.
 
     Raises:
-        OptionError: If they are wrong, or name a query whose epochs are not those of a checkpoint.
+        OptionError: If they are invalid, or name a query whose epochs are not those of a
+            checkpoint.
     """
     taken = {"txnappid", "txnversion", "queryid", "checkpointlocation"}
     for key in given:

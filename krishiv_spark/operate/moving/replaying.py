@@ -1,14 +1,14 @@
-"""A query whose epochs from one on are processed again: target, epoch log and checkpoint go back.
+"""A replay: target, epoch log and checkpoint are rewound, so that epochs are processed again.
 
 The plan has five steps, and each of them may be repeated:
 
-1. Finish the newest epoch in the target, as the next start would.
-2. Create the entry of the next epoch in Spark's offset log, with the record of the replay in it.
-   Spark refuses an entry of this form, so no query starts from here on; and a driver that still
-   runs cannot plan its next epoch, since the entry is there.
-3. Take the epochs out of the target, and let the epoch log begin again.
-4. Copy everything that goes out of the checkpoint into the folder of the replay, and remove it.
-5. Remove the entry of step 2, as the last one.
+1. Finish the newest epoch in the target, as the next start would. 2. Create the entry of the next
+epoch in Spark's offset log, with the record of the replay in it.
+   Spark refuses an entry of this form, so no query starts from here on; and a running driver cannot
+   plan its next epoch, since the entry exists.
+3. Take the epochs back from the target, and reset the epoch log. 4. Copy everything that is removed
+from the checkpoint into the folder of the replay, and remove it. 5. Remove the entry of step 2, as
+the last one.
 
 Before step 2 nothing has changed. After it, the same command reads the record and does the rest.
 """
@@ -40,24 +40,24 @@ from krishiv_spark.storage import StoreUrl
 __all__ = ["REPLAYS", "QueryReplay", "ReplayRecord", "find_first", "is_epoch", "pending_replay"]
 
 REPLAYS = "krishiv-replays"
-"""The folder of a checkpoint that has what went by replays, in a folder for each."""
+"""The folder of a checkpoint with a folder for each replay, which contains the removed files."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _LEAST_MS = 10**11
-"""A number from here on is a time, milliseconds since 1970 UTC: it is a day in 1973."""
+"""A number from here on is a time, milliseconds since 1970 UTC; it is a day in 1973."""
 
 
 class ReplayRecord(Value):
-    """A replay that is not finished, as the entry that stops the query has it.
+    """The record of an unfinished replay, in the entry that stops the query.
 
     Attributes:
         v: Version of this form.
-        name: Names the folders that keep what goes.
+        name: Name of the folders that contain removed data.
         query: Id of the query.
         first: The first epoch that is processed again.
         newest: The newest epoch that was planned.
-        target: What tells the query's target from another one.
+        target: The text that identifies the query's target.
     """
 
     v: int = 1
@@ -69,7 +69,7 @@ class ReplayRecord(Value):
 
 
 def pending_replay(checkpoint: SparkCheckpoint) -> ReplayRecord | None:
-    """Return the replay of a checkpoint that is not finished; None for none.
+    """Return the unfinished replay of a checkpoint; None for none.
 
     Raises:
         OptionError: If its record is damaged, or of a newer version.
@@ -97,12 +97,12 @@ def find_first(checkpoint: SparkCheckpoint, start: str) -> int:
     """Return the first epoch that is to be processed again.
 
     Args:
-        checkpoint: Of the query.
-        start: Number of the epoch; or a time, as ISO 8601 with a zone or as milliseconds since
-            1970: then it is the first epoch that Spark planned at that time or later.
+        checkpoint: The checkpoint of the query.
+        start: The number of an epoch; or a time, as ISO 8601 with a zone or as milliseconds since
+            1970, which selects the first epoch that Spark planned at that time or later.
 
     Raises:
-        OptionError: If it is neither, or the checkpoint does not tell.
+        OptionError: If it is neither, or the checkpoint does not record the time.
     """
     if is_epoch(start):
         return int(start)
@@ -136,7 +136,7 @@ def _parse_time(text: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        # Python 3.10 does not know the Z.
+        # Python 3.10 does not accept the Z.
         moment = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in "zZ" else text)
     except ValueError as error:
         raise OptionError(
@@ -144,12 +144,13 @@ def _parse_time(text: str) -> int:
             "2026-11-24T09:00:00Z, or milliseconds since 1970"
         ) from error
     if moment.tzinfo is None:
-        whole = moment.isoformat()  # of a date alone, its midnight
+        whole = moment.isoformat()  # a date alone means its midnight
         raise OptionError(
             f"--from {text!r} has no time zone: write {whole}Z for UTC, or an offset such as "
             f"{whole}+01:00"
         )
-    # In whole numbers, and rounded up: a binary fraction is not the time that the user has written.
+    # The number is whole and rounded up: a binary fraction would differ from the time that the user
+    # has written.
     return -((_EPOCH - moment) // timedelta(milliseconds=1))
 
 
@@ -161,16 +162,16 @@ def _planned_ms(checkpoint: SparkCheckpoint, epoch: int) -> int | None:
 
 @dataclass(frozen=True)
 class QueryReplay:
-    """One replay of a query. No driver of the query runs.
+    """A replay of a query. No driver of the query runs.
 
     Attributes:
-        checkpoint: Of the query.
-        target: What the query writes to.
+        checkpoint: The checkpoint of the query.
+        target: The target of the query.
         first: The first epoch that is processed again.
-        command: The words that finish the replay, without secrets.
+        command: The command that finishes the replay, without secrets.
         sources: Options of the query's sources.
-        is_stopped: Whether the user says that no driver runs.
-        pending: The record of the same replay, which has died; None for a new one.
+        is_stopped: True if the user confirms that no driver runs.
+        pending: The record of the same replay, which was interrupted; None for a new one.
     """
 
     checkpoint: SparkCheckpoint
@@ -183,10 +184,10 @@ class QueryReplay:
 
     @cached_property
     def boundary(self) -> RestorePoint:
-        """The end of the last epoch that stays.
+        """The end of the last epoch that is kept.
 
         Raises:
-            OptionError: If the checkpoint cannot go back to it.
+            OptionError: If the checkpoint cannot be rewound to it.
         """
         if self.first == 0:
             raise OptionError(
@@ -214,7 +215,7 @@ class QueryReplay:
 
     @property
     def folder(self) -> str:
-        """The folder that keeps what goes out of the checkpoint, relative to it."""
+        """The folder for the files that are removed from the checkpoint, relative to it."""
         return f"{REPLAYS}/{self.record.name}"
 
     @cached_property
@@ -228,12 +229,12 @@ class QueryReplay:
         return CheckpointRewind(self.checkpoint, self.first - 1, self.folder)
 
     def lines(self) -> list[str]:
-        """Return what `run` would do, a line each; changes nothing.
+        """Return a line for each action of `run`; changes nothing.
 
         Raises:
             OptionError: If the query seems to run, if a source no longer has the rows, or if the
-                target, a state store or the checkpoint cannot go back.
-            KrishivError: If a source or the target cannot be asked.
+                target, a state store or the checkpoint cannot be rewound.
+            KrishivError: If a source or the target cannot be reached.
         """
         boundary, record = self.boundary, self.record
         stores = self._rewinding.check_state()
@@ -281,7 +282,7 @@ class QueryReplay:
         )
 
     def _check_own_epochs(self) -> None:
-        """Refuse epochs that the query of which the checkpoint is a copy has written."""
+        """Refuse epochs that were written by the query from which this checkpoint was copied."""
         begins_after = self._begins_after()
         if begins_after is None or self.first > begins_after:
             return
@@ -296,15 +297,15 @@ class QueryReplay:
         )
 
     def _begins_after(self) -> int | None:
-        """Return the epoch after which a copy begins; None for a checkpoint that is no copy."""
+        """Return the epoch after which a copy starts; None for a checkpoint that is not a copy."""
         recorded = self.checkpoint.begins_after()
         if recorded is not None:
             return recorded
-        # Copies by earlier versions do not say so, but have an epoch log that was begun there; most
-        # sinks have theirs elsewhere, and leave it as it is.
+        # Copies by earlier versions do not record it, but have an epoch log that was created there.
+        # Most sinks have their log elsewhere, and leave this one unchanged.
         place = StoreUrl.parse(self.checkpoint.location) / KRISHIV
         state = open_log(str(place), self.record.query, self.checkpoint.storage).state()
-        is_untouched = state.number == 2 and state.intent is None  # noqa: PLR2004  begun, adopted
+        is_untouched = state.number == 2 and state.intent is None  # noqa: PLR2004  the entries of begin and adopt
         is_of_copy = is_untouched and state.claim is not None and state.claim.target is None
         return state.committed_epoch if is_of_copy else None
 
@@ -317,14 +318,14 @@ class QueryReplay:
             )
 
     def run(self) -> str:
-        """Go back; a second run does what is left of a first one that died.
+        """Rewind the query. A second run completes an interrupted first one.
 
         Returns:
-            Where everything is that went out of the checkpoint.
+            The folder with the files that were removed from the checkpoint.
 
         Raises:
-            OptionError: As `lines`; or if the query has planned an epoch meanwhile.
-            KrishivError: If the target or a store does not answer: run it again.
+            OptionError: As `lines`; or if the query has planned an epoch since.
+            KrishivError: If the target or a store does not respond: run it again.
         """
         if self.pending is None:
             self.target.settle()
@@ -334,14 +335,17 @@ class QueryReplay:
         return self._rewinding.run()
 
     def _stop_starts(self) -> None:
-        """Create the entry of the next epoch: from here on no query starts, and none plans."""
+        """Create the entry of the next epoch.
+
+        From here on no query starts, and none plans an epoch.
+        """
         name = str(self.record.newest + 1)
         text = replay_marker(self.command, self.record.model_dump_json())
         folder = self.checkpoint.folder("offsets")
         try:
             is_created = folder.create(name, text)
         except NotExclusiveError:
-            # Such a store does not keep two drivers apart either: a check has to do.
+            # Such a store cannot separate two drivers either, so that a check has to suffice.
             is_created = folder.read(name) is None
             if is_created:
                 folder.replace(name, text)
@@ -352,6 +356,6 @@ class QueryReplay:
             )
 
     def _keep_record(self) -> None:
-        """Leave the record in the folder of the replay, for people."""
+        """Store the record in the folder of the replay, for operators."""
         folder = self.checkpoint.folder(self.folder)
         folder.replace("replay.json", self.record.model_dump_json(indent=2).encode())

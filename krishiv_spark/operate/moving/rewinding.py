@@ -1,10 +1,10 @@
-"""A checkpoint that goes back to the end of an earlier epoch. What it loses is copied aside first.
+"""A rewind of a checkpoint to the end of an earlier epoch. Removed files are backed up first.
 
-Spark's position is the newest entry of the offset log. Where several entries go, no store removes
-them in one step. So the newest one is first replaced by a text that Spark refuses; the others go,
-with all that is of later epochs; and when it goes as the last one, the checkpoint stands at the
-earlier epoch. Where only one entry goes, there is no such time: before it does, Spark would repeat
-its epoch, as after a crash.
+Spark's position is the newest entry of the offset log. If several entries are removed, no store
+removes them in one step. So the newest one is first replaced by a text that Spark refuses; then the
+others are removed, with all files of later epochs; and when it is removed as the last one, the
+checkpoint is at the earlier epoch. If only one entry is removed, there is no such interval: before
+its removal Spark would repeat its epoch, as after a crash.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["CheckpointRewind"]
 
 @dataclass(frozen=True)
 class CheckpointRewind:
-    """A checkpoint, and the epoch at whose end it will stand. Its query does not run.
+    """The rewind of a checkpoint to the end of an epoch. Its query does not run.
 
     Attributes:
-        checkpoint: Which goes back.
-        epoch: The newest that stays.
-        replay: The folder of the replay that goes back, relative to the checkpoint. Its own entry
-            of the offset log is the newest one. None for ``checkpoint rewind``, which refuses a
-            checkpoint with such an entry: the target would stay as it is.
+        checkpoint: The checkpoint.
+        epoch: The newest epoch that is kept.
+        replay: The folder of the replay, relative to the checkpoint. The replay's own entry of the
+            offset log is the newest one. None for ``checkpoint rewind``, which refuses a checkpoint
+            with such an entry, since it would not rewind the target.
     """
 
     checkpoint: SparkCheckpoint
@@ -50,7 +50,7 @@ class CheckpointRewind:
 
     @cached_property
     def boundary(self) -> RestorePoint:
-        """The restore point at which the checkpoint will be.
+        """The end of the epoch that is kept.
 
         Raises:
             OptionError: As `restore_point_at`.
@@ -61,13 +61,13 @@ class CheckpointRewind:
         """Check that the rewind can be done; change nothing.
 
         Returns:
-            How many state stores go back too.
+            The number of state stores that are rewound too.
 
         Raises:
-            OptionError: As `restore_point_at`; if the checkpoint is at that epoch already, or state
-                stores no longer have that version.
+            OptionError: As `restore_point_at`; or if the checkpoint is at that epoch already, or
+                state stores no longer have that version.
         """
-        self.checkpoint.query_id()  # or it is no checkpoint
+        self.checkpoint.query_id()  # raises if it is not a checkpoint
         self._check_no_replay()
         _ = self.boundary
         if not self.offsets and not self.commits:
@@ -77,10 +77,10 @@ class CheckpointRewind:
         return self.check_state()
 
     def check_state(self) -> int:
-        """Return how many state stores go back too; changes nothing.
+        """Return the number of state stores that are rewound too; changes nothing.
 
         Raises:
-            OptionError: As `restore_point_at`; if state stores do not have that version any more.
+            OptionError: As `restore_point_at`; or if state stores no longer have that version.
         """
         version = self.boundary.state_version
         return check_version(self._files, version, self.checkpoint.location)
@@ -103,7 +103,7 @@ class CheckpointRewind:
 
     @cached_property
     def commits(self) -> list[int]:
-        """The later epochs that are over, in ascending order."""
+        """The later epochs that are completed, in ascending order."""
         return [number for number in self.checkpoint.committed_epochs() if number > self.epoch]
 
     @cached_property
@@ -122,10 +122,10 @@ class CheckpointRewind:
         return files_of(self.checkpoint)
 
     def run(self) -> str:
-        """Go back.
+        """Rewind the checkpoint.
 
         Returns:
-            The folder that has what went, by paths relative to the checkpoint.
+            The folder with the removed files, by paths relative to the checkpoint.
 
         Raises:
             OptionError: As `check`.
@@ -136,12 +136,13 @@ class CheckpointRewind:
             self._replace(self.offsets[-1])
         for number in reversed(self.commits):
             self._remove(f"commits/{number}")
-        # After the commits: who repeats the one epoch that goes needs none of these.
+        # This comes after the commits: a query that repeats the one removed epoch needs none of
+        # these.
         for path in self.state:
             self._remove(path)
         for path, text in self.records.items():
             self._put(path, text)
-        # In this order: the newest entry is the one that says where the query is.
+        # This order matters: the newest entry determines the position of the query.
         for number in self.offsets:
             self._remove(f"offsets/{number}")
         return place
@@ -158,8 +159,9 @@ class CheckpointRewind:
     def _begun(self) -> StoreUrl | None:
         """Return the folder of an interrupted attempt, the only one with the files it removed.
 
-        By the newest entry, which each attempt copies and removes last: entries have the time when
-        their epoch was planned, so another epoch of its number has another one.
+        It is identified by the newest entry, which each attempt copies, and removes last. Entries
+        contain the time when their epoch was planned, so another epoch with the same number has
+        another entry.
         """
         if self.replay is not None:
             return StoreUrl.parse(self.checkpoint.location) / self.replay
@@ -183,11 +185,12 @@ class CheckpointRewind:
         if self._is_replaced(number):
             return
         folder = self.checkpoint.folder("offsets")
-        folder.remove([_checksum(str(number))])  # or Hadoop would tell of that, and not show it
+        # Otherwise Hadoop would report a wrong checksum instead of the text.
+        folder.remove([_checksum(str(number))])
         folder.replace(str(number), incomplete_marker(f"rewind --to {self.epoch}"))
 
     def _put(self, path: str, text: bytes | None) -> None:
-        """Replace a file; remove it without a text."""
+        """Replace a file; remove it if the text is None."""
         if text is None:
             self._remove(path)
             return
@@ -196,8 +199,8 @@ class CheckpointRewind:
 
     def _remove(self, path: str) -> None:
         folder, _, name = path.rpartition("/")
-        # Hadoop's checksum of a file on a disk: one of a file that comes anew would not fit it. It
-        # goes first: a second run would not look for one that was left alone.
+        # Hadoop's checksum of a file on a disk would not fit a new file of this name. It is removed
+        # first, since a second run would not find one that remained alone.
         self.checkpoint.folder(folder).remove([_checksum(name), name])
 
 

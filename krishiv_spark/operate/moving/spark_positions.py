@@ -1,4 +1,4 @@
-"""Positions of Spark's file source and of Iceberg's own connector, as positions of ours."""
+"""Conversion of positions of Spark's file source and Iceberg's connector to krishiv-spark's."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ReadFile(NamedTuple):
     """A file that Spark's source has read.
 
     Attributes:
-        url: Its whole path, nothing in it escaped.
+        url: Its whole path, without escapes.
         modified_ms: Time of its last modification, milliseconds since 1970 UTC.
     """
 
@@ -68,17 +68,17 @@ def list_read_files(folder: Folder, upto: int) -> list[ReadFile]:
     """Return the files that the source has read.
 
     Args:
-        folder: With its log, ``sources/<number>`` of a checkpoint.
-        upto: Number of the last entry that counts.
+        folder: The folder with its log, ``sources/<number>`` of a checkpoint.
+        upto: Number of the last entry to include.
 
     Raises:
-        OptionError: If an entry is missing, or of a form that is not known.
+        OptionError: If an entry is missing, or has an unknown form.
     """
     names = folder.names().keys()
     compacted = [int(n.removesuffix(_COMPACT)) for n in names if _is_compacted(n)]
     newest = max(compacted, default=-1)
     wanted = [] if newest < 0 else [f"{newest}{_COMPACT}"]
-    # A compacted entry has all before it, and says of each file of which entry it is.
+    # A compacted entry contains all earlier ones, and the entry number of each file.
     wanted += [str(number) for number in range(newest + 1, upto + 1)]
     found = []
     for name, data in zip(wanted, folder.read_each(wanted), strict=True):
@@ -112,11 +112,11 @@ def _entries(text: str, place: str) -> Iterator[tuple[int, ReadFile]]:
 
 @dataclass(frozen=True)
 class SparkFilePositions:
-    """Makes our positions of Spark's.
+    """A converter of positions of Spark's file source to krishiv-parquet's.
 
     Attributes:
         old: The checkpoint of Spark's query.
-        options: Of the ``krishiv-parquet`` source that will go on.
+        options: The options of the ``krishiv-parquet`` source that will continue.
     """
 
     old: SparkCheckpoint
@@ -131,10 +131,10 @@ class SparkFilePositions:
         return SourcePath.parse(self._parsed.path, self._parsed.storage)
 
     def check_listed(self) -> None:
-        """Refuse a folder that Spark's source does not list, but reads the log of.
+        """Refuse a folder that Spark's source reads by its log instead of a listing.
 
         Raises:
-            OptionError: If it is one.
+            OptionError: If it is such a folder.
         """
         if self._place.has_sink_log():
             raise OptionError(
@@ -148,11 +148,11 @@ class SparkFilePositions:
         """Return the files that were read, as krishiv-parquet's source names them.
 
         Args:
-            source: Name or place of Spark's source.
+            source: Name or index of Spark's source.
             upto: See `list_read_files`.
 
         Raises:
-            OptionError: As `list_read_files`; or if one is not where the options look for files.
+            OptionError: As `list_read_files`; or if a file is outside of the path in the options.
         """
         read = list_read_files(self.old.folder(f"sources/{source}"), upto)
         return [
@@ -176,12 +176,13 @@ class SparkFilePositions:
         """Return the position of krishiv-parquet's source after the same files; write its state.
 
         Raises:
-            OptionError: As `found`; or if there are too many for an offset, and state cannot be
-                kept.
+            OptionError: As `found`; or if there are too many files for an offset, and no state can
+                be stored.
         """
         store = OffsetStore(self._parsed.state_location_of(self._place), bounded=True)
         files = self.found(source, upto)
-        # Without a newest time: no file that the old query has left is too old for the new one.
+        # There is no newest time, so that no file that the old query has left is too old for the
+        # new one.
         end = BatchEnd((), ReadFileIds().union(files), {}, None)
         offset, _ = store.make_offset(ParquetOffset(), end, lambda: [file.path for file in files])
         return offset.model_copy(update={"root": self._place.root})
@@ -195,9 +196,10 @@ class SparkIcebergPosition(NamedTuple):
     """A position of Iceberg's connector (its ``StreamingOffset``).
 
     Attributes:
-        snapshot: That was read last, wholly or in part; -1 before the first.
-        position: How many of its files were read.
-        scan: Whether the files are all that are in the table then, and not those that it added.
+        snapshot: The snapshot that was read last, completely or in part; -1 before the first.
+        position: Number of its files that were read.
+        scan: True if all files of the table at that snapshot are read; False if only the files that
+            the snapshot added.
     """
 
     snapshot: int
@@ -206,7 +208,7 @@ class SparkIcebergPosition(NamedTuple):
 
 
 def parse_iceberg_position(text: str) -> SparkIcebergPosition | None:
-    """Return the position of an offset; None if it is another source's."""
+    """Return the position of an offset; None for an offset of another source."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -218,10 +220,10 @@ def parse_iceberg_position(text: str) -> SparkIcebergPosition | None:
 
 @dataclass(frozen=True)
 class SparkTablePositions:
-    """Makes our positions in a table of those of Iceberg's connector.
+    """A converter of positions of Iceberg's connector to krishiv-iceberg's.
 
     Attributes:
-        options: Of the ``krishiv-iceberg`` source that will go on.
+        options: The options of the ``krishiv-iceberg`` source that will continue.
     """
 
     options: Mapping[str, str] = field(repr=False)
@@ -246,7 +248,7 @@ class SparkTablePositions:
         """Return krishiv-iceberg's offset at the same position.
 
         Raises:
-            DataLossError: If the table does not have the snapshot any more.
+            DataLossError: If the table no longer has the snapshot.
             OffsetError: If nothing was read yet.
         """
         if spot.snapshot == _BEFORE_ALL:
@@ -274,14 +276,14 @@ class SparkTablePositions:
         return end_of_snapshot(snapshot).model_copy(update={"file": read, "scan": spot.scan})
 
     def _files_read(self, spot: SparkIcebergPosition, snapshot: Snapshot) -> tuple[int, int]:
-        """Return how many files of a snapshot were read, as our source counts, and their number.
+        """Return the number of files read and of all files of a snapshot.
 
         Both count in the order of the manifests (``MicroBatches``, `plan_files`). Iceberg's
-        connector begins each one with the number of files in those before, also of files that it
-        does not read, since an earlier snapshot has added them.
+        connector starts each manifest at the number of files in the previous ones, including files
+        that it does not read because an earlier snapshot has added them.
 
         Raises:
-            OffsetError: If it depends on the version of the connector which files were read.
+            OffsetError: If the files that were read depend on the version of the connector.
         """
         from krishiv_spark.iceberg.planning import (
             count_listed_files,

@@ -1,7 +1,7 @@
-"""A checkpoint for another source, which continues where the old one stopped.
+"""A new checkpoint for another source, which continues where the old one stopped.
 
-Positions of Spark's own sources become ours, and ours become Spark's. Positions in Kafka name the
-next record of each partition in both.
+Positions of Spark's own sources are converted to krishiv-spark's, and the reverse. Positions in
+Kafka are the next record of each partition in both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def is_spark_kafka(text: str) -> bool:
-    """Return True if an offset has the form of Spark's source: numbers by topic and partition."""
+    """Return True if an offset is of Spark's Kafka source: numbers by topic and partition."""
     value = _object(text)
     return value is not None and "kind" not in value and all(map(_is_numbers, value.values()))
 
@@ -70,19 +70,19 @@ def _is_numbers(value: object) -> bool:
 
 
 def from_spark_kafka(text: str) -> KafkaOffset:
-    """Return our offset at the position of one of Spark's (``JsonUtils.partitionOffsets``).
+    """Return krishiv-kafka's offset for a position of Spark's (``JsonUtils.partitionOffsets``).
 
-    It knows neither ids of topics nor leader epochs: the first batch finds them out.
+    It contains neither topic ids nor leader epochs: the first batch adds them.
     """
     found: dict[str, dict[str, int]] = json.loads(text)
     return KafkaOffset(topics={topic: each for topic, each in found.items() if each})
 
 
 def to_spark_kafka(text: str) -> str:
-    """Return Spark's offset at the position of one of ours.
+    """Return Spark's offset for a position of krishiv-kafka.
 
     Raises:
-        OffsetError: If ours is damaged, or is a start without a position yet.
+        OffsetError: If the offset is damaged, or is a start without a position yet.
     """
     offset = KafkaOffset.from_json(text)
     if not offset.topics:
@@ -91,7 +91,7 @@ def to_spark_kafka(text: str) -> str:
 
 
 def starting_offsets(topics: Mapping[str, Mapping[str, int]]) -> str:
-    """Return a position as ``startingOffsets`` of both sources takes it."""
+    """Return a position in the form of ``startingOffsets``, which is the same for both sources."""
     return canonical_json(topics)
 
 
@@ -110,27 +110,27 @@ _FILES = (
 
 
 class Translation(Protocol):
-    """Makes offsets of one source from those of another one.
+    """A converter of one source's offsets to another's.
 
     Attributes:
-        of: What the offsets are of, for messages.
+        of: The name of the first source, for messages.
     """
 
     of: ClassVar[str]
 
     def fits(self, offset: str) -> bool:
-        """Return True if an offset is of the source that is translated."""
+        """Return True if an offset is of the source that is converted."""
         ...
 
     def lines(self, source: str, offset: str) -> list[str]:
         """Return lines that describe the position; write nothing.
 
         Args:
-            source: Its name, or its place among the sources.
+            source: Its name, or its index among the sources.
             offset: Its text.
 
         Raises:
-            KrishivError: If it cannot be translated.
+            KrishivError: If it cannot be converted.
         """
         ...
 
@@ -141,7 +141,7 @@ class Translation(Protocol):
 
 @dataclass(frozen=True)
 class FromKafka:
-    """Spark's own Kafka source, to ``krishiv-kafka``."""
+    """The conversion of Spark's own Kafka source to ``krishiv-kafka``."""
 
     of: ClassVar[str] = "Spark's own Kafka source"
 
@@ -166,7 +166,7 @@ class FromKafka:
 
 @dataclass(frozen=True)
 class ToKafka:
-    """``krishiv-kafka``, to Spark's own Kafka source."""
+    """The conversion of ``krishiv-kafka`` to Spark's own Kafka source."""
 
     of: ClassVar[str] = "krishiv-kafka"
 
@@ -191,11 +191,11 @@ class ToKafka:
 
 @dataclass(frozen=True)
 class FromFiles:
-    """Spark's file source, reading Parquet, to ``krishiv-parquet``.
+    """The conversion of Spark's file source, reading Parquet, to ``krishiv-parquet``.
 
     Attributes:
         old: The checkpoint of Spark's query.
-        options: Of the new source, with its `path`.
+        options: The options of the new source, with its `path`.
     """
 
     old: SparkCheckpoint
@@ -226,10 +226,10 @@ class FromFiles:
 
 @dataclass(frozen=True)
 class FromIceberg:
-    """Iceberg's own connector for Spark, to ``krishiv-iceberg``.
+    """The conversion of Iceberg's own connector for Spark to ``krishiv-iceberg``.
 
     Attributes:
-        options: Of the new source, which name the table.
+        options: The options of the new source, which name the table.
     """
 
     options: Mapping[str, str] = field(repr=False)
@@ -257,16 +257,16 @@ class FromIceberg:
 
 
 _NOTHING_YET = "-"
-"""In the offset log, of a source that has no offset yet (``SERIALIZED_VOID_OFFSET``)."""
+"""Text in the offset log for a source that has no offset yet (``SERIALIZED_VOID_OFFSET``)."""
 
 
 @dataclass(frozen=True)
 class CheckpointTranslation:
-    """One query's position for another query, with its epochs' numbers, state and watermark.
+    """A checkpoint for another query, which continues from the position of an old one.
 
     Attributes:
         old: The checkpoint of the query that was stopped.
-        translation: Of its sources' offsets; what does not fit stays as it is.
+        translation: The conversion of its sources' offsets; offsets that do not fit stay unchanged.
         newest: See `restore_point_to_move`.
     """
 
@@ -285,7 +285,7 @@ class CheckpointTranslation:
 
     @cached_property
     def sources(self) -> Mapping[str, str]:
-        """The offsets that are translated, by name or place.
+        """The offsets that are converted, by name or index of the source.
 
         Raises:
             OptionError: If there is none.
@@ -305,18 +305,18 @@ class CheckpointTranslation:
         """Return lines that describe the query's position, source by source; change nothing.
 
         Raises:
-            KrishivError: If a position cannot be translated.
+            KrishivError: If a position cannot be converted.
         """
         epoch = self.boundary.epoch
         found = [line for each in self.sources.items() for line in self.translation.lines(*each)]
         return [f"the old query is at the end of epoch {epoch}", *found]
 
     def check(self, new: SparkCheckpoint) -> int:
-        """Check that it can be done; change nothing. See `CheckpointCopy.check`."""
+        """Check that the conversion is possible; change nothing. See `CheckpointCopy.check`."""
         return self._copying(new, self.boundary).check()
 
     def run(self, new: SparkCheckpoint) -> NewCheckpoint:
-        """Make the checkpoint. The old one is not touched.
+        """Create the checkpoint. The old one is not changed.
 
         Raises:
             KrishivError: As `lines` and `CheckpointCopy.run`.
@@ -334,7 +334,8 @@ class CheckpointTranslation:
         }
 
     def _copying(self, new: SparkCheckpoint, boundary: RestorePoint) -> CheckpointCopy:
-        # Neither earlier epochs nor what the old sources remember: both are of their form.
+        # Neither earlier epochs nor the state of the old sources are copied: both have the old
+        # form.
         return CheckpointCopy(
             self.old, new, boundary, without=tuple(self.sources), keeps=False, verb="import"
         )
