@@ -1,8 +1,8 @@
 """``krishiv-memory`` as a sink: exactly once, into a store on the driver's machine.
 
-Tasks send their rows to the driver as Arrow; an epoch is true when its file takes its number
-(`krishiv_spark.memory.log.Log`). The unit of parallelism is Spark's task; all rows pass through
-the driver.
+Tasks send their rows to the driver as Arrow; an epoch is committed when its file takes its number
+(`krishiv_spark.memory.log.Log`). The unit of parallelism is Spark's task; all rows pass through the
+driver.
 """
 
 from __future__ import annotations
@@ -73,28 +73,28 @@ class MemorySinkOptions(NumberedJobOptions):
     )
 
     def result_name(self) -> str | None:
-        """The name of the result, None for one that is found by the query's id only."""
+        """Return the name of the result; None for one that is found by the query's id only."""
         return self.name or self.path or self.query_name
 
     def target_text(self) -> str:
-        """See `NumberedJobOptions`."""
+        """Return the name of the result. See `NumberedJobOptions`."""
         return self.result_name() or ""
 
     def bound(self) -> Bound:
-        """The limit of the result."""
+        """Return the limit of the result."""
         return Bound(self.max_rows, self.max_bytes, self.on_full == "dropOldest")
 
 
 class MemoryWriter(TwoPhaseWriter[EncodedRows]):
-    """Rows in the driver's store, as Arrow."""
+    """A writer of rows into the driver's store, as Arrow."""
 
     options_type = MemorySinkOptions
     is_cleared_at_will = True
     options: MemorySinkOptions
 
     def check(self) -> None:
-        """Planner: the store can be used, and a batch job has a name to write to."""
-        _ = self._store  # it opens the store, or refuses it
+        """Planner: check that the store can be used, and that a batch job has a result's name."""
+        _ = self._store  # raises if the store cannot be opened
         name = self.options.result_name()
         if name is not None:
             quoted(name)
@@ -107,7 +107,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         self._check_name()
 
     def _check_name(self) -> None:
-        """Refuse a numbered batch that adds to what others have written under the name."""
+        """Refuse a numbered batch that would add to rows of other writers under the name."""
         job = self.options.job
         if job is not None and self.mode is not OutputMode.REPLACE:
             self._result_of(job.name).check_name(self.options.result_name() or "")
@@ -124,24 +124,24 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
             )
 
     def describe_target(self) -> QueryTarget | None:
-        """Driver: the result, by a name that the options give it.
+        """Driver: describe the result by the name in the options.
 
-        Spark's ``queryName`` is none: it may change, and the rows are found by it all the same.
+        Spark's ``queryName`` does not count: it may change, and the rows are found without it.
         """
         name = self.options.name or self.options.path
         return None if name is None else QueryTarget.of("krishiv-memory", name)
 
     def peek_committed(self, query: str) -> CommittedEpoch | None:
-        """Driver: as `last_committed`, which changes nothing either."""
+        """Driver: return the newest epoch as `last_committed` does."""
         return self.last_committed(query)
 
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> EncodedRows:
-        """Executor: the rows travel in the value. Never None: an empty result has a schema."""
+        """Executor: return the rows; never None, since an empty result has a schema."""
         del task, plan
         return encode(batches, self.schema, self.options.bound().refuse)
 
     def last_committed(self, query: str) -> CommittedEpoch | None:
-        """Driver: the newest epoch that has a number in the store.
+        """Driver: return the newest epoch that has a number in the store.
 
         Raises:
             OptionError: If the result has upserts by other columns.
@@ -155,14 +155,15 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         return CommittedEpoch(number, header.digest)
 
     def publish(self, epoch: Epoch, staged: Sequence[EncodedRows]) -> None:
-        """Driver: one file takes the epoch's number, whole."""
+        """Driver: publish the epoch: one complete file takes its number."""
         name = self.options.result_name()
         if not self.streaming:
             NamedResult(self._store, name or "").add(self._entry(staged, epoch))
             return
         result, replaces = self._result_of(epoch.query), self.mode is OutputMode.REPLACE
         if self.options.mode == "upsert":
-            # Whoever else does this for the epoch creates the same number, and one of them does.
+            # Any other process that does this for the epoch creates the same number, and only one
+            # succeeds.
             bodies = [part.body for part in staged]
             rows = upserted(result.bodies(), bodies, self._keys, self.schema)
             staged, replaces = [rows], True
@@ -170,16 +171,16 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         result.publish(epoch.number, self._entry(staged, epoch, replaces=replaces), name)
 
     def discard(self, staged: Sequence[EncodedRows]) -> None:
-        """Nothing is stored before `publish`."""
+        """Do nothing: nothing is stored before `publish`."""
 
     def _result_of(self, query: str) -> QueryResult:
-        """Of a stream, or of numbered jobs: of those, users may have one number for several."""
+        """Return the result of a stream, or of jobs: several results may have the same numbers."""
         name = None if self.options.job is None else self.options.result_name()
         return QueryResult(self._store, query if name is None else f"{query}.{name}")
 
     @property
     def _keys(self) -> tuple[str, ...]:
-        """The key columns by which the rows are upserted; none if they are added."""
+        """The key columns by which the rows are upserted; empty if they are appended."""
         return self.options.key_columns if self.options.mode == "upsert" else ()
 
     @cached_property
@@ -189,7 +190,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
     def _entry(
         self, staged: Sequence[EncodedRows], epoch: Epoch, *, replaces: bool | None = None
     ) -> StoreEntry:
-        # An empty result has columns all the same.
+        # An empty result has columns nevertheless.
         rows = staged or [encode([], self.schema)]
         return StoreEntry(
             bodies=[part.body for part in rows],

@@ -1,11 +1,10 @@
 """Results of ``krishiv-memory`` as Arrow, on the driver's machine.
 
     sink = df.writeStream.format("krishiv-memory").option("checkpointLocation", ...)
-    sink.start("clicks").processAllAvailable()
-    krishiv_spark.memory_table("clicks")
+    sink.start("clicks").processAllAvailable() krishiv_spark.memory_table("clicks")
 
-Results live in shared memory (see `krishiv_spark.memory.store`), so they outlast the query and the
-session that made them, until `memory_clear` or a restart of the machine.
+Results are in shared memory (see `krishiv_spark.memory.store`), so they outlive the query and its
+session, until `memory_clear` or a restart of the machine.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ __all__ = [
 
 
 def memory_batches(query_or_name: StreamingQuery | str) -> list[pa.RecordBatch]:
-    """The rows of a memory result, in the order of its epochs. Driver's machine.
+    """Return the rows of a memory result, in the order of its epochs. Driver's machine.
 
-    Every epoch is there wholly or not at all. Timestamps are UTC.
+    Each epoch is returned completely or not at all. Timestamps are in UTC.
 
     Args:
         query_or_name: The streaming query, its id, or the name of the result.
@@ -42,21 +41,21 @@ def memory_batches(query_or_name: StreamingQuery | str) -> list[pa.RecordBatch]:
         Batches with at least one row each.
 
     Raises:
-        OptionError: If there is no such result, or it has published nothing yet; the message
-            names the results that there are.
+        OptionError: If there is no such result, or it has no epoch yet; the message names the
+            existing results.
     """
     bodies = result_bodies(open_store(), _key(query_or_name))
     return [batch for body in bodies for batch in decode(body)]
 
 
 def memory_table(query_or_name: StreamingQuery | str) -> pa.Table:
-    """The rows of a memory result as one table, with its schema even when there are no rows.
+    """Return the rows of a memory result as one table, with its schema even if there are no rows.
 
     Args:
         query_or_name: The streaming query, its id, or the name of the result.
 
     Raises:
-        OptionError: Like `memory_batches`.
+        OptionError: As `memory_batches`.
         SchemaError: If a column has changed its type between epochs.
     """
     key = _key(query_or_name)
@@ -70,22 +69,22 @@ def memory_table(query_or_name: StreamingQuery | str) -> pa.Table:
 
 
 def memory_clear(query_or_name: StreamingQuery | str) -> None:
-    """Remove a memory result. Stop its query first: a running one begins the result anew.
+    """Remove a memory result. Stop its query first: an active one would start the result again.
 
     Args:
         query_or_name: The streaming query, its id, or the name of the result.
 
     Raises:
-        OptionError: Like `memory_batches`.
+        OptionError: As `memory_batches`.
     """
     forget(open_store(), _key(query_or_name))
 
 
 def common_schema(key: str, bodies: list[bytes]) -> pa.Schema:
-    """The schema that holds all columns of a result.
+    """Return a schema with all columns of a result.
 
     Raises:
-        OptionError: If nothing has been published.
+        OptionError: If the result has no epoch.
         SchemaError: If a column has changed its type between epochs.
     """
     found = schemas(bodies)

@@ -23,20 +23,20 @@ __all__ = [
 ]
 
 
-# Spark's own Python environment may hold a pyarrow that was built without lz4.
+# Spark's own Python environment may contain a pyarrow that was built without lz4.
 _CODEC = "lz4" if pa.Codec.is_available("lz4") else None
 
-# Handing the few buffers of a small batch to other threads costs more than compressing them.
+# Passing the few buffers of a small batch to other threads costs more than compressing them.
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression=_CODEC, use_threads=False)
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows on their way to the driver.
+    """Encoded rows that are sent to the driver.
 
     Attributes:
-        count: How many there are.
-        body: One Arrow IPC stream, which holds the schema even when there are no rows.
+        count: Number of rows.
+        body: One Arrow IPC stream, which contains the schema even if there are no rows.
     """
 
     count: int
@@ -52,8 +52,9 @@ def encode(
 
     Args:
         batches: The rows; pulled one at a time.
-        schema: Of every batch; it is written even when there are none.
-        admit: Called after each batch with the rows and bytes so far; raises when it is enough.
+        schema: Schema of every batch; it is written even if there are none.
+        admit: Called after each batch with the rows and bytes so far; raises if they exceed the
+            limit.
     """
     sink, count = pa.BufferOutputStream(), 0
     with pa.ipc.new_stream(sink, schema, options=_WRITE_OPTIONS) as stream:
@@ -65,7 +66,7 @@ def encode(
 
 
 def decode(body: bytes) -> Iterator[pa.RecordBatch]:
-    """The batches that hold rows, of all streams in a body, in order."""
+    """Yield the batches with rows, of all streams in a body, in order."""
     for stream in _streams(body):
         for batch in stream:
             if batch.num_rows:
@@ -73,12 +74,12 @@ def decode(body: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def schema_of(body: bytes) -> pa.Schema | None:
-    """The schema of the first stream in a body; None when it holds none."""
+    """Return the schema of the first stream in a body; None if it has none."""
     return next((stream.schema for stream in _streams(body)), None)
 
 
 def schemas(bodies: Sequence[bytes]) -> list[pa.Schema]:
-    """The different schemas of some bodies, in order."""
+    """Return the different schemas of some bodies, in order."""
     found: list[pa.Schema] = []
     for body in bodies:
         schema = schema_of(body)
@@ -106,9 +107,9 @@ class Header:
         size: Bytes of its body.
         total_rows: Rows of all entries from `first` to this one.
         total_size: Bytes of their bodies.
-        query: Whose rows they are, where a log has entries of several queries.
-        stream: Whether the rows are not in the body, but in the log of the streaming query.
-        digest: Of an epoch, what tells it from another one of its number.
+        query: The query that wrote the rows, in a log with entries of several queries.
+        stream: True if the rows are not in the body, but in the log of the streaming query.
+        digest: The digest that distinguishes an epoch from another one with its number.
         keys: Key columns of the newest upsert, sorted; empty without one.
     """
 
@@ -123,12 +124,12 @@ class Header:
     keys: Sequence[str] = ()
 
     def line(self) -> bytes:
-        """The header as the first line of its file."""
+        """Return the header as the first line of its file."""
         found = {name: value for name, value in vars(self).items() if name != "keys" or value}
         return json.dumps(found, separators=(",", ":")).encode() + b"\n"
 
     def without(self, number: int, old: Header) -> Header:
-        """The header after the oldest visible entry has been dropped."""
+        """Return the header after the oldest visible entry was dropped."""
         return replace(
             self,
             first=number + 1,
@@ -139,13 +140,13 @@ class Header:
 
 @dataclass(frozen=True)
 class Bound:
-    """The limits of a log; None is no limit.
+    """The limits of a log; None means no limit.
 
     Attributes:
-        rows: Most rows.
-        size: Most bytes of bodies.
-        drop_oldest: Whether a full log drops its oldest entries, instead of refusing the new one.
-            The newest entry stays even if it exceeds the bound alone.
+        rows: Maximum number of rows.
+        size: Maximum size of the bodies, in bytes.
+        drop_oldest: True if a full log drops its oldest entries instead of refusing the new one.
+            The newest entry is always kept.
     """
 
     rows: int | None = None
@@ -157,16 +158,16 @@ class Bound:
         return (self.rows is None or rows <= self.rows) and (self.size is None or size <= self.size)
 
     def refuse(self, rows: int, size: int) -> None:
-        """Raise when so much is beyond the bound and nothing may be dropped for it.
+        """Raise if an amount exceeds the limits and no entry may be dropped.
 
         Raises:
-            CommitRejected: With what to do.
+            CommitRejected: With advice.
         """
         if not self.drop_oldest and not self.admits(rows, size):
             raise self.full(rows, size)
 
     def full(self, rows: int, size: int) -> CommitRejected:
-        """The error for a log that has no room."""
+        """Return the error for a log that is full."""
         return CommitRejected(
             f"the memory result would have {rows} rows in {size} bytes, but maxRows is "
             f"{self.rows} and maxBytes {self.size}: raise them, set onFull to 'dropOldest', "
@@ -179,17 +180,17 @@ UNBOUNDED = Bound()
 
 @dataclass(frozen=True)
 class StoreEntry:
-    """A value to append.
+    """An entry to append.
 
     Attributes:
         bodies: The body, in pieces.
-        rows: Rows in it.
-        replaces: Whether it takes the place of all earlier entries.
-        bound: How much the log may hold with it.
+        rows: Number of rows in it.
+        replaces: True if it replaces all earlier entries.
+        bound: The limits of the log, including this entry.
         query: See `Header`.
         stream: See `Header`.
         digest: See `Header`.
-        keys: Key columns by which the rows were upserted; empty if they were added.
+        keys: Key columns by which the rows were upserted; empty if they were appended.
     """
 
     bodies: Sequence[bytes] = ()
@@ -202,7 +203,7 @@ class StoreEntry:
     keys: Sequence[str] = ()
 
     def after(self, number: int, newest: Header | None) -> Header:
-        """The header when the entry follows the newest one, whatever the bound says."""
+        """Return the header for an entry that follows the newest one, ignoring the limits."""
         before = newest if newest is not None and not self.replaces else Header(first=number)
         size = sum(map(len, self.bodies))
         return Header(

@@ -1,9 +1,9 @@
-"""Numbered files on one machine: each created exclusively, found without listing them all.
+"""Numbered files on one machine: each is created exclusively, and found without a full listing.
 
-An entry is a line of JSON, its `Header`, and a body. The header of the newest entry alone says
-which entries are visible and how much they hold together, so an append costs the same whether it
-is the tenth or the millionth, and dropping old entries is one step with the append that drops
-them: their files are removed later, and nobody looks at them any more.
+An entry is a line of JSON, its `Header`, and a body. The header of the newest entry determines
+which entries are visible and contains their total size, so an append costs the same for any number
+of entries. Dropping old entries is one step with the append that drops them: their files are
+removed later, and no reader opens them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from krishiv_spark.memory.entry import Header, StoreEntry
 
 __all__ = ["Log", "sweep"]
 
-_DIGITS = 2  # of a folder's or file's name: at most 100 names in a folder
+_DIGITS = 2  # digits of a folder's or file's name: at most 100 names in a folder
 # With two digits at each level, numbers end at 10**12.
 _LEVELS = 6
 _SNAPSHOT_ATTEMPTS = 1000
@@ -33,8 +33,8 @@ class Log:
     """A folder of numbered entries.
 
     Args:
-        folder: Where the entries are; made with the first one.
-        aside: Folder on the same file system for files that are not visible yet.
+        folder: The folder of the entries; the first one creates it.
+        aside: Folder on the same file system for staged files.
     """
 
     def __init__(self, folder: str, aside: str) -> None:
@@ -42,55 +42,55 @@ class Log:
         self.aside = aside
 
     def newest(self) -> int | None:
-        """Number of the newest entry; None when there is none."""
+        """Return the number of the newest entry; None if there is none."""
         digits = _newest(self.folder, 1)
         return None if digits is None else int(digits)
 
     def next_number(self) -> int:
-        """The number after the newest."""
+        """Return the number after the newest."""
         newest = self.newest()
         return 0 if newest is None else newest + 1
 
     def state(self) -> Header | None:
-        """Header of the newest entry; None when there is none."""
+        """Return the header of the newest entry; None if there is none."""
         found = self.newest_header()
         return None if found is None else found[1]
 
     def newest_header(self) -> tuple[int, Header] | None:
-        """Number and header of the newest entry; None when there is none."""
+        """Return number and header of the newest entry; None if there is none."""
         while (newest := self.newest()) is not None:
-            with contextlib.suppress(FileNotFoundError):  # replaced since: look again
+            with contextlib.suppress(FileNotFoundError):  # replaced since, so it is read again
                 return newest, self.header(newest)
         return None
 
     def first(self) -> int:
-        """Lowest number that is visible."""
+        """Return the lowest visible number."""
         state = self.state()
         return 0 if state is None else state.first
 
     def header(self, number: int) -> Header:
-        """The header of an entry.
+        """Return the header of an entry.
 
         Raises:
-            FileNotFoundError: If there is no such entry, or no more.
+            FileNotFoundError: If there is no such entry, or it was removed.
         """
         with open(self._path(number), "rb") as file:
             return Header(**json.loads(file.readline()))
 
     def read(self, number: int) -> tuple[Header, bytes]:
-        """Header and body of an entry; raises like `header`."""
+        """Return header and body of an entry; raises as `header`."""
         with open(self._path(number), "rb") as file:
             return Header(**json.loads(file.readline())), file.read()
 
     def numbers(self, first: int, end: int) -> Iterator[int]:
-        """Numbers of the entries from `first` (inclusive) to `end` (exclusive), ascending."""
+        """Yield the numbers of entries from `first` (inclusive) to `end` (exclusive), ascending."""
         for digits in _walk(self.folder, 1, "", first):
             if int(digits) >= end:
                 return
             yield int(digits)
 
     def snapshot(self) -> list[tuple[Header, bytes]]:
-        """All visible entries as they were at one moment.
+        """Return all visible entries as of one moment.
 
         Raises:
             KrishivError: If entries are dropped faster than they can be read.
@@ -99,17 +99,17 @@ class Log:
             newest = self.newest()
             if newest is None:
                 return []
-            # Where something is dropped meanwhile, all of it is read once more.
+            # If an entry is dropped meanwhile, all of them are read again.
             with contextlib.suppress(FileNotFoundError):
                 first = self.header(newest).first
                 found = [self.read(number) for number in self.numbers(first, newest + 1)]
-                # Nothing was dropped while it was read: so all of it was visible at once.
+                # No entry was dropped during the reading, so all were visible at the same time.
                 if self.first() == first:
                     return found
         raise KrishivError(f"{self.folder} is replaced faster than it can be read: try again")
 
     def append(self, entry: StoreEntry, mark: str | None = None) -> bool:
-        """Give an entry the next number, whatever other processes append; see `put`."""
+        """Append an entry with the next number, even if other processes append too; see `put`."""
         while True:
             newest = self.newest_header()
             number, before = (0, None) if newest is None else (newest[0] + 1, newest[1])
@@ -120,21 +120,22 @@ class Log:
     def put(
         self, number: int, entry: StoreEntry, before: Header | None, mark: str | None = None
     ) -> bool:
-        """Add an entry under a number that is above all others.
+        """Add an entry with a number that is greater than all others.
 
         Args:
-            number: The one after the newest, or a greater one.
-            entry: What it holds.
-            before: The newest header, as the caller has just seen it: who appends meanwhile takes
-                the number, or a greater one, which decides what is visible then.
-            mark: Name in the folder `aside` that stays a second link to the entry.
+            number: The number after the newest, or a greater one.
+            entry: The entry.
+            before: The newest header, which the caller has just read. A process that appends
+                meanwhile takes the number, or a greater one, which then determines the visible
+                entries.
+            mark: Name in the folder `aside` that remains as a second link to the entry.
 
         Returns:
-            Whether older entries are invisible now, so that `remove_below` has work.
+            True if older entries are invisible now, so that `remove_below` has work.
 
         Raises:
-            FileExistsError: If the number is taken.
-            CommitRejected: If there is no room; nothing has changed.
+            FileExistsError: If the number exists.
+            CommitRejected: If the log is full; nothing has changed.
         """
         header = self._fitted(number, entry, entry.after(number, before))
         aside = f"{self.aside}/{mark or uuid.uuid4().hex}"
@@ -151,11 +152,11 @@ class Log:
         _remove_below(self.folder, 1, "", number)
 
     def move_out(self, number: int, path: str) -> None:
-        """Take the newest entry out of the log: the one before is the newest then.
+        """Move the newest entry out of the log, so that the previous one is the newest.
 
         Args:
-            number: Of the newest entry.
-            path: Where its file goes, on the same file system.
+            number: Number of the newest entry.
+            path: New path of its file, on the same file system.
         """
         os.rename(self._path(number), path)
 
@@ -186,12 +187,12 @@ class Log:
             raise CommitRejected(f"no room for {header.size} bytes in {aside}: {error}") from error
 
     def _appear(self, aside: str, path: str) -> None:
-        """The linearization point: an entry that is whole takes its number, or fails."""
+        """Create the complete entry under its number, or fail. This is the linearization point."""
         try:
             os.link(aside, path)
         except FileNotFoundError:
-            # A folder is new once in a hundred entries: often enough to look for what crashes have
-            # left.
+            # Every hundredth entry creates a folder, which is often enough to search for files of
+            # crashes.
             os.makedirs(os.path.dirname(path), exist_ok=True)
             sweep(self.aside)
             os.link(aside, path)
@@ -248,7 +249,7 @@ def _walk(folder: str, level: int, prefix: str, first: int) -> Iterator[str]:
 
 
 def _last(digits: str) -> int:
-    """The highest number that begins with some digits."""
+    """Return the highest number that starts with some digits."""
     return int(digits.ljust(_DIGITS * _LEVELS, "9"))
 
 

@@ -1,8 +1,8 @@
-"""Results of queries: the epochs of a streaming query, and what a name means.
+"""Results of queries: the epochs of a streaming query, and the meanings of names.
 
-A name is a log of its own. A streaming query that takes the name replaces all that was there, a
-batch job appends its rows or replaces. Who owns the name is therefore decided by one exclusive
-creation, and a query that has lost it finds out when it next publishes.
+A name is a separate log. A streaming query that takes the name replaces its whole content; a batch
+job appends its rows or replaces the content. So the owner of the name is determined by one
+exclusive creation, and a query that has lost it notices that when it next publishes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class QueryResult:
-    """The rows of one streaming query, epoch by epoch."""
+    """The rows of one streaming query, by epoch."""
 
     def __init__(self, store: Store, query: str) -> None:
         self.store = store
@@ -46,7 +46,7 @@ class QueryResult:
         """Make an epoch visible, under the query's id and under its name.
 
         Raises:
-            CommitRejected: If the epoch is held already, or there is no room for it.
+            CommitRejected: If the epoch is committed already, or the result is full.
             Fenced: If another query or batch job has taken the name.
         """
         newest, before = self.epochs.newest_header() or (-1, None)
@@ -60,10 +60,10 @@ class QueryResult:
             self.epochs.remove_below(self.epochs.first())
 
     def check_name(self, name: str) -> None:
-        """Refuse to add to a name that means something else: to take it removes what is there.
+        """Refuse to add to a name with another meaning, since taking the name removes its rows.
 
         Raises:
-            OptionError: If it is the name of another query's or job's rows.
+            OptionError: If the name belongs to the rows of another query or job.
         """
         owner = NamedResult(self.store, name).owner()
         if owner not in {None, self.query}:
@@ -75,17 +75,17 @@ class QueryResult:
             )
 
     def bodies(self) -> Iterator[bytes]:
-        """The bodies of its epochs, oldest first."""
+        """Yield the bodies of its epochs, oldest first."""
         return (body for _, body in self.epochs.snapshot())
 
     def check_back(self, first: int) -> list[int]:
-        """Return the epochs from one on, ascending, if the result can do without them.
+        """Return the epochs from one on, ascending, if the result can be rewound before them.
 
         Args:
-            first: The oldest epoch that goes.
+            first: The oldest epoch to remove.
 
         Raises:
-            OptionError: If later epochs have taken the place of earlier ones.
+            OptionError: If later epochs have replaced earlier ones.
         """
         found = self.epochs.newest_header()
         if found is None or found[0] < first:
@@ -101,11 +101,13 @@ class QueryResult:
         return list(self.epochs.numbers(first, newest + 1))
 
     def take_back(self, first: int, replay: str) -> None:
-        """Take epochs out of the result, the newest first; they stay in the query's folder.
+        """Remove epochs from the result, the newest first.
+
+        Their files remain in the query's folder.
 
         Args:
-            first: The oldest epoch that goes.
-            replay: Name of the folder that they go to.
+            first: The oldest epoch to remove.
+            replay: Name of the folder to which they are moved.
         """
         folder = f"{self.folder}/replayed/{replay}"
         for number in reversed(self.check_back(first)):
@@ -132,7 +134,7 @@ class QueryResult:
         if not exists(mark):
             name.release_replaced()
             os.makedirs(self.folder, exist_ok=True)
-            # Last: without it, all of this is done again.
+            # This is the last step: without it, all of this is repeated.
             with open(mark, "wb"):
                 pass
 
@@ -146,7 +148,7 @@ class NamedResult:
         self.entries: Log = store.log("names", quoted(name))
 
     def owner(self) -> str | None:
-        """Id of the query or batch job whose rows come first; None for a name not in use."""
+        """Return the query or batch job whose rows come first; None for an unused name."""
         found = self.entries.newest_header()
         if found is None:
             return None
@@ -159,14 +161,14 @@ class NamedResult:
             return None
 
     def take(self, query: str) -> None:
-        """Let the name mean a streaming query, and nothing else."""
+        """Assign the name to a streaming query, and to nothing else."""
         self.entries.append(StoreEntry(replaces=True, query=query, stream=True))
 
     def add(self, entry: StoreEntry) -> None:
-        """Make the rows of a batch job visible, with its mark: both are links to one file.
+        """Make the rows of a batch job visible, with its marker: both are links to one file.
 
         Raises:
-            CommitRejected: If the job has published already, or there is no room.
+            CommitRejected: If the job has published already, or the result is full.
         """
         if self.holds(entry.query):
             raise CommitRejected(f"{entry.query} has published already")
@@ -181,7 +183,7 @@ class NamedResult:
             return False
 
     def release_replaced(self) -> None:
-        """Remove what the name does not mean any more; any number of times."""
+        """Remove the data that the name no longer refers to. It may be called repeatedly."""
         first, owner = self.entries.first(), self.owner()
         for header in self._headers(first):
             if header.query != owner:  # it may have taken the name twice
@@ -189,7 +191,7 @@ class NamedResult:
         self.entries.remove_below(first)
 
     def remove(self) -> None:
-        """Remove all that the name means, and the traces of queries that have lost it."""
+        """Remove all data that the name refers to, and the markers of queries that have lost it."""
         for header in self._headers(self.entries.next_number()):
             self._release(header)
         shutil.rmtree(self.entries.folder, ignore_errors=True)
@@ -200,7 +202,7 @@ class NamedResult:
                 os.rmdir(folder)
 
     def bodies(self) -> Iterator[bytes]:
-        """The bodies of all entries, oldest first."""
+        """Yield the bodies of all entries, oldest first."""
         for header, body in self.entries.snapshot():
             if header.stream:
                 yield from QueryResult(self.store, header.query).bodies()
@@ -230,14 +232,14 @@ def _is_query(store: Store, key: str) -> bool:
 
 
 def result_bodies(store: Store, key: str) -> list[bytes]:
-    """The bodies of a result, oldest first.
+    """Return the bodies of a result, oldest first.
 
     Args:
         store: The folder that sinks of this machine share.
         key: A name, or the id of a query.
 
     Raises:
-        OptionError: If there is none, with those that there are.
+        OptionError: If there is no such result; the message names the existing ones.
     """
     if is_name(store, key):
         return list(NamedResult(store, key).bodies())
@@ -247,7 +249,7 @@ def result_bodies(store: Store, key: str) -> list[bytes]:
 
 
 def forget(store: Store, key: str) -> None:
-    """Remove a result; raises like `result_bodies`."""
+    """Remove a result. It raises the errors of `result_bodies`."""
     if is_name(store, key):
         NamedResult(store, key).remove()
     elif _is_query(store, key):
@@ -272,7 +274,8 @@ def check_keys(keys: Sequence[str], rows: pa.Schema) -> None:
     """Refuse columns that cannot identify a row. Planner.
 
     Raises:
-        OptionError: If there is none, or one is not there, nested or a floating number.
+        OptionError: If there is no key column, or one is missing, nested or a floating-point
+            number.
     """
     if not keys:
         raise OptionError("krishiv-memory: 'mode' = 'upsert' needs the option 'keyColumns'")
@@ -288,11 +291,11 @@ def check_keys(keys: Sequence[str], rows: pa.Schema) -> None:
 
 
 def check_kept_keys(keys: Sequence[str], kept: Sequence[str]) -> None:
-    """Refuse an epoch by which a result could have two rows of one key. Planner.
+    """Refuse an epoch by which a result could have two rows with one key. Planner.
 
     Args:
         keys: Key columns of the query; empty if it appends.
-        kept: Those of the newest upsert of the result; empty without one.
+        kept: Key columns of the newest upsert of the result; empty if there was none.
 
     Raises:
         OptionError: If the result has upserts by other columns.
@@ -311,13 +314,14 @@ def check_kept_keys(keys: Sequence[str], kept: Sequence[str]) -> None:
 def upserted(
     held: Iterable[bytes], staged: Iterable[bytes], keys: Sequence[str], schema: pa.Schema
 ) -> EncodedRows:
-    """A result with the rows of an epoch: of those with one key, the last one stays.
+    """Return a result with the rows of an epoch; of rows with the same key, the last one is kept.
 
     Args:
         held: Bodies of the result, oldest first.
         staged: Bodies of the epoch, by task.
-        keys: Columns that identify a row; a null is a value as any other.
-        schema: Columns of the epoch. Those that only older rows have stay, null in new ones.
+        keys: Columns that identify a row; null is a value like any other.
+        schema: Columns of the epoch. Columns that only older rows have are kept, and are null in
+            new rows.
     """
     batches = [batch for bodies in (held, staged) for body in bodies for batch in decode(body)]
     tables = [pa.Table.from_batches([batch]) for batch in batches]

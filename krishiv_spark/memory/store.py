@@ -23,32 +23,32 @@ from krishiv_spark.memory.log import Log
 
 __all__ = ["Store", "open_store", "quoted"]
 
-# Of the 255 bytes that file systems take: in some places more stands in front of a name.
+# File systems allow 255 bytes, and some paths have a prefix before the name.
 _LONGEST_NAME = 200
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  only a folder of the user's own in it is used
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where things are in the store."""
+    """The paths in the store."""
 
     root: str
 
     @property
     def aside(self) -> str:
-        """Folder for files that are not visible yet."""
+        """The folder for files that are not visible yet."""
         return f"{self.root}/aside"
 
     def log(self, *parts: str) -> Log:
-        """The log in a folder of the store."""
+        """Return the log in a folder of the store."""
         return Log("/".join([self.root, *parts]), self.aside)
 
     def folder(self, kind: str, name: str) -> str:
-        """The folder of one name or query."""
+        """Return the folder of a name or query."""
         return f"{self.root}/{kind}/{quoted(name)}"
 
     def known(self, kind: str) -> list[str]:
-        """The names of a kind that are in use, sorted."""
+        """Return the names of a kind that exist, sorted."""
         try:
             return sorted(unquote(name) for name in os.listdir(f"{self.root}/{kind}"))
         except FileNotFoundError:
@@ -57,12 +57,12 @@ class Store:
 
 @lru_cache(maxsize=256)  # each step of an epoch asks for the same few
 def quoted(name: str) -> str:
-    """A name as a file name.
+    """Return a name as a file name.
 
     Raises:
-        OptionError: If it is empty or too long for one.
+        OptionError: If it is empty, or too long for a file name.
     """
-    text = quote(name, safe=" ").replace(".", "%2E")  # "." and ".." are folders already
+    text = quote(name, safe=" ").replace(".", "%2E")  # "." and ".." name other folders
     if not 0 < len(text) <= _LONGEST_NAME:
         raise OptionError(
             f"krishiv-memory: name {name!r} must have 1 to {_LONGEST_NAME} characters"
@@ -71,14 +71,14 @@ def quoted(name: str) -> str:
 
 
 def open_store() -> Store:
-    """The store of this user on this machine; made when it is not there.
+    """Return the store of this user on this machine; create it if it does not exist.
 
-    ``KRISHIV_MEMORY_DIR`` names it; Spark's Python workers see the variable only if it was set
+    ``KRISHIV_MEMORY_DIR`` names it; Spark's Python workers have the variable only if it was set
     before the session started. Otherwise it is in shared memory, or in the folder for temporary
-    files where there is none.
+    files if there is none.
 
     Raises:
-        OptionError: If the folder belongs to somebody else or cannot be made.
+        OptionError: If the folder belongs to another user, or cannot be created.
     """
     root = os.environ.get("KRISHIV_MEMORY_DIR") or _default_root()
     try:
@@ -101,7 +101,7 @@ def _user() -> str:
 
 
 def _refuse_foreign(root: str) -> None:
-    # The parent may be open to everybody, and the name can be guessed.
+    # All users may write to the parent, and the name can be guessed.
     if hasattr(os, "getuid") and os.stat(root, follow_symlinks=False).st_uid != os.getuid():
         raise OptionError(
             f"{root} belongs to another user: set KRISHIV_MEMORY_DIR to a folder of your own"

@@ -1,1 +1,1 @@
-"""Texts for people: what errors, warnings and terminals show, without secrets."""
+"""Texts of errors, warnings and terminals, without secrets."""

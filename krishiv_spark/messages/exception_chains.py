@@ -1,9 +1,10 @@
-"""Errors whose chain of causes and contexts shows no secret.
+"""Errors whose chain of causes and contexts contains no secret.
 
-A client's own error may hold a URL with a signature, a token or an answer that repeats both. Spark
-formats the whole chain of an error into the driver's exception, its UI and the log. So such an
-error ends where it is caught: `raise_alone` raises ours without it. Where Spark or a command calls
-us, `scrub` looks once more at whatever leaves, whoever has raised it.
+A client's own error may contain a URL with a signature, a token, or an answer that repeats both.
+Spark formats the whole chain of an error into the driver's exception, its UI and the log. So the
+chain ends where such an error is caught: `raise_alone` raises this package's error without it.
+Where Spark or a command calls this package, `scrub` checks every error that leaves, whatever raised
+it.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ __all__ = ["describe", "raise_alone", "scrub", "shows_secret", "texts_of", "walk
 def raise_alone(error: Exception) -> NoReturn:
     """Raise an error without the one that is being handled, neither as its cause nor its context.
 
-    ``raise … from None`` would keep the latter as ``__context__``, hidden from tracebacks only.
+    ``raise … from None`` would keep the latter as ``__context__``, which is hidden from tracebacks
+    only.
 
     Raises:
-        Exception: The one that is given, always.
+        Exception: The given error, always.
     """
     try:
         raise error
@@ -36,11 +38,11 @@ def raise_alone(error: Exception) -> NoReturn:
 
 
 def describe(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """Return the class of a foreign error and one line of its text, without secrets.
+    """Return the class of a library's error and one line of its text, without secrets.
 
     Args:
-        error: Of a library.
-        secrets: Secrets that are known.
+        error: The error of a library.
+        secrets: Known secrets.
     """
     text = ""
     with contextlib.suppress(Exception):  # as `_own_texts`
@@ -49,15 +51,15 @@ def describe(error: BaseException, secrets: Iterable[str] = ()) -> str:
 
 
 def scrub(error: Exception, secrets: Iterable[str] = ()) -> Exception:
-    """Return an error without secrets in it or in its chain; the same one wherever possible.
+    """Return an error without secrets in it or in its chain; the same object if possible.
 
-    An error that shows none stays as it is, with its whole chain. Of another one, its chain becomes
-    a redacted note (PEP 678, from Python 3.11 on), and its own text is redacted. Only if that
-    cannot be done it becomes a `KrishivError` that names its class.
+    An error without a secret is returned unchanged, with its whole chain. Otherwise, its chain
+    becomes a redacted note (PEP 678, from Python 3.11 on), and its own text is redacted. If the
+    text cannot be redacted, a `KrishivError` that names its class is returned.
 
     Args:
-        error: What is about to leave.
-        secrets: Secrets that are known.
+        error: The error that is about to leave.
+        secrets: Known secrets.
     """
     known = frozenset(secrets)
     if not shows_secret(error, known):
@@ -72,13 +74,13 @@ def scrub(error: Exception, secrets: Iterable[str] = ()) -> Exception:
 
 
 def shows_secret(error: Exception, secrets: Iterable[str] = ()) -> bool:
-    """Return True if an error, or one that is linked to it, shows a secret."""
+    """Return True if an error, or one that is linked to it, contains a secret."""
     known = frozenset(secrets)
     return any(redact(text, known) != text for text in texts_of(error))
 
 
 def _redacted(error: Exception, secrets: frozenset[str]) -> Exception:
-    """Return an error with a redacted text: itself, if its text is made of its arguments."""
+    """Return an error with a redacted text: the same object, if the text is its arguments."""
     error.args = tuple(redact(arg, secrets) if isinstance(arg, str) else arg for arg in error.args)
     own = _own_texts(error)
     if all(redact(text, secrets) == text for text in own) and not _has_children(error):
@@ -95,7 +97,7 @@ def _has_children(error: BaseException) -> bool:
 
 
 def walk(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and all that are linked to it: causes, contexts, members, arguments."""
+    """Yield an error and all linked ones: causes, contexts, members, arguments."""
     waiting: list[Any] = [error]
     seen: set[int] = set()
     while waiting:
@@ -110,14 +112,14 @@ def walk(error: BaseException) -> Iterator[BaseException]:
 
 
 def texts_of(error: BaseException) -> Iterator[str]:
-    """Yield each text by which an error and those that are linked to it may be shown."""
+    """Yield each text by which an error and its linked errors may be shown."""
     for found in walk(error):
         yield from _own_texts(found)
 
 
 def _own_texts(error: BaseException) -> Iterator[str]:
-    with contextlib.suppress(Exception):  # a class of an author's may not be able to
+    with contextlib.suppress(Exception):  # the class of a third party may raise
         yield str(error)
-    for value in (error, vars(error), *error.args):  # notes are a variable
+    for value in (error, vars(error), *error.args):  # notes are in a variable
         with contextlib.suppress(Exception):
             yield repr(value)

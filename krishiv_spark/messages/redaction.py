@@ -1,7 +1,7 @@
-"""Texts without secrets: the one home of the rules by which a secret is recognised.
+"""Redaction of texts: the only module with the rules by which a secret is recognized.
 
-A secret that is known is replaced in each form in which a client or a server may repeat it. A login
-that is not known, such as one that a server made, is recognised by the names around it.
+A known secret is replaced in each form in which a client or a server may repeat it. Unknown
+credentials, such as those that a server has created, are recognized by the names around them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ __all__ = ["MOST_CHARACTERS", "excerpt", "first_line", "redact", "without_secret
 _HIDDEN = "***"
 
 MOST_CHARACTERS = 2_000
-"""Characters of a foreign text that a message of ours repeats. Error pages have no limit."""
+"""Maximum number of characters of another program's text in a message. Error pages have no
+limit."""
 
 _SHORT = 6
-"""A secret with fewer characters is part of many honest words: it is replaced only as a word."""
+"""A shorter secret is part of many ordinary words, so it is replaced only as a whole word."""
 
 _NAMES = (
     r"access[_-]?token|account[_-]?key|aws[_-]?secret[_-]?access[_-]?key|client[_-]?assertion|"
@@ -29,28 +30,28 @@ _NAMES = (
     r"sas[_-]?token|secret[_-]?access[_-]?key|session[_-]?token|shared[_-]?key|sig|"
     r"(?:x-(?:amz|goog)-)?signature|x-(?:amz|goog)-(?:credential|security-token)"
 )
-"""Parameters, headers and settings that log in."""
+"""Names of parameters, headers and settings that contain credentials."""
 
 _VALUE = r"""(?:\\?"[^"\\]*\\?"|\\?'[^'\\]*\\?'|[^\s"'&;,)<>\]}]+)"""
 _FOLDER = _VALUE.replace(r"""<>\]}]+""", r"""<>\]}/]+""")
-"""The value in the name of a folder, as of a partition: the path below it is shown."""
+"""The value in the name of a folder, as of a partition. The path below it is shown."""
 
 _EQUALS = r"(?:\s{0,3}=\s{0,3}|%3[dD])"
 _COLON = r"""\\?["']?\s{0,3}:\s{0,3}"""
 
 
-@cache  # an error needs them, an import does not: to compile them takes several milliseconds
+@cache  # compiled on first use, since that takes several milliseconds
 def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
     return (
         (re.compile(rf"(?i)(?<=/)({_NAMES}|token)({_EQUALS}){_FOLDER}"), r"\1\2" + _HIDDEN),
-        # As in a URL, also an encoded one, in a JAAS configuration, or in code.
+        # The form in a URL, even an encoded one, in a JAAS configuration, or in code.
         (
             re.compile(
                 rf"(?i)(?:(?<![a-z0-9/])|(?<=%26)|(?<=%3[f]))({_NAMES}|token)({_EQUALS}){_VALUE}"
             ),
             r"\1\2" + _HIDDEN,
         ),
-        # As in JSON, in a dict of Python or in headers.
+        # The form in JSON, in a dict of Python or in headers.
         (
             re.compile(rf"(?i)(?<![a-z0-9])({_NAMES})({_COLON}){_VALUE}"),
             r"\1\2" + _HIDDEN,
@@ -63,7 +64,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
             r"\1" + _HIDDEN,
         ),
         (re.compile(r"(?i)\b(bearer\s{1,3})(?=[^\s\"']*[\d._-])[^\s\"',;)}]{8,}"), r"\1" + _HIDDEN),
-        # A container of Azure stands before an account, without a colon, and is no secret.
+        # The name before an account of Azure, without a colon, is a container and no secret.
         (re.compile(r"//[^/\s@:]{0,200}:[^/\s@]{0,2000}@|(?<=http:)//[^/\s@]{1,2000}@"), "//"),
         (re.compile(r"(?<=https:)//[^/\s@]{1,2000}@"), "//"),
     )
@@ -80,11 +81,11 @@ _LOGIN_OF_URL = re.compile(r"//([^/\s@]*)@")
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return a text with ``***`` in the place of each secret and of whatever looks like a login.
+    """Return a text in which ``***`` replaces secrets, and all that looks like credentials.
 
     Args:
-        text: What another program has written.
-        secrets: Secrets that are known, in the form in which they were configured.
+        text: A text of another program.
+        secrets: Known secrets, as they were configured.
     """
     shown = without_secrets(text, secrets)
     for pattern, instead in _patterns():
@@ -93,11 +94,11 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def excerpt(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return the beginning of a foreign text, as much as a message of ours repeats, redacted.
+    """Return the start of another program's text, up to the limit of a message, redacted.
 
-    It takes time in proportion to `MOST_CHARACTERS`, however long the text is.
+    It takes time in proportion to `MOST_CHARACTERS`, for a text of any length.
     """
-    # A secret that the limit cuts in two would not be recognised: so what is cut is longer first.
+    # A secret that the limit splits would not be recognized, so the text is cut later at first.
     known = list(secrets)
     most = MOST_CHARACTERS + max((4 * len(secret) for secret in known), default=0)
     return redact(without_secrets(text[:most], known)[:MOST_CHARACTERS])
@@ -106,15 +107,15 @@ def excerpt(text: str, secrets: Iterable[str] = ()) -> str:
 def first_line(text: str, secrets: Iterable[str] = ()) -> str:
     """Return the first line of a message, redacted, without the queries of its URLs.
 
-    It takes time in proportion to `MOST_CHARACTERS` at most, however long the message is.
+    It takes time in proportion to `MOST_CHARACTERS` at most, for a message of any length.
     """
     line = (excerpt(text, secrets).splitlines() or [""])[0]
     return re.sub(r"\S+", lambda word: _without_queries(word[0]), line)
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return a text with ``***`` in the place of each secret, in any form."""
-    # The longest first: one that is a part of another would leave the rest of it.
+    """Return a text in which ``***`` replaces each secret, in any form."""
+    # The longest comes first: a secret that is part of another would leave the rest of it.
     forms = {form for secret in secrets for form in _forms(secret)}
     for form in sorted(forms, key=len, reverse=True):
         if len(form) >= _SHORT:
@@ -126,7 +127,7 @@ def without_secrets(text: str, secrets: Iterable[str]) -> str:
 
 @lru_cache(maxsize=256)
 def _forms(secret: str) -> frozenset[str]:
-    """Return the forms in which a secret may be repeated, and its parts that may stand alone."""
+    """Return the forms in which a secret may be repeated, and its parts that may occur alone."""
     found = set()
     for part in {secret, *_parts(secret)} - {""}:
         escaped = json.dumps(part)[1:-1]
@@ -138,7 +139,7 @@ def _forms(secret: str) -> frozenset[str]:
 
 
 def _parts(secret: str) -> Iterable[str]:
-    """Yield what a secret consists of: a signature of a SAS token, a password of a URL or JAAS."""
+    """Yield the parts of a secret: a signature of a SAS token, a password of a URL or JAAS."""
     for match in _part_of_secret().finditer(secret):
         yield match[1].strip("\\\"'")
     for match in _LOGIN_OF_URL.finditer(secret):
@@ -147,7 +148,7 @@ def _parts(secret: str) -> Iterable[str]:
 
 
 def _in_base64(text: str) -> set[str]:
-    """Return what of a text's base64 does not depend on its neighbours, for each alignment."""
+    """Return the part of a text's base64 that no neighbour changes, for each alignment."""
     data, found = text.encode(), set()
     for before in range(3):
         coded = b64encode(bytes(before) + data).decode().rstrip("=")
@@ -158,7 +159,7 @@ def _in_base64(text: str) -> set[str]:
 
 
 def _without_queries(word: str) -> str:
-    """Return a word without the queries of the URLs and paths in it: signatures are there."""
+    """Return a word without the queries of its URLs and paths, which may contain signatures."""
     kept = []
     while True:
         head, mark, query = word.partition("?")

@@ -1,6 +1,6 @@
-"""Suggestions in messages: the known name that is most like a wrong one, and what to do.
+"""Suggestions in messages: the known name that is nearest to a wrong one, and the next step.
 
-Advice that may cost rows states that in one wording.
+Advice that may cost rows has one wording.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ NEW_CHECKPOINT: Final = (
     "a new checkpoint, with options that specify where its sources start: rows that they leave "
     "out are lost, and rows that they read again are there twice"
 )
-"""After "use" or "start the query with"."""
+"""Follows "use" or "start the query with"."""
 
 
 def line_of_id(query: str) -> str:
-    """Return the one line of a checkpoint's ``metadata``, without a line break."""
+    """Return the only line of a checkpoint's ``metadata``, without a line break."""
     return json.dumps({"id": query}, separators=(",", ":"))
 
 
 def restore_metadata(query: str) -> str:
-    """Return the way on for a checkpoint that has lost the file in which Spark keeps the id."""
+    """Return advice for a checkpoint that has lost the file in which Spark stores the id."""
     return (
         f"restore the checkpoint's file 'metadata', whose one line is {line_of_id(query)} (on a "
         "disk, remove '.metadata.crc' beside it, which is the checksum of another line)"
@@ -34,7 +34,8 @@ def restore_metadata(query: str) -> str:
 
 
 _MOST_COMPARED = 1_000
-"""Each comparison takes some ten microseconds, and a file may have thousands of wrong names.
+"""Maximum number of comparisons. Each takes about ten microseconds, and a file may have thousands
+of wrong names.
 
 There are 600 time zones.
 """
@@ -43,7 +44,7 @@ _LONGEST_NAME = 200
 
 
 def suggest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the known name that is most like another, if one is like it (1 is equal).
+    """Return the known name that is most similar to another, if one is similar enough (1 is equal).
 
     Only the first 1 000 known names are compared, and no name of more than 200 characters.
     """

@@ -1,7 +1,7 @@
-"""Texts of other parties in a form that a terminal only displays.
+"""Texts of other programs in a form that a terminal only displays.
 
-Names, rows and error texts may contain characters that a terminal obeys or that change how the
-rest of a line reads: escape sequences, line breaks, directions of writing, invisible characters.
+Names, rows and error texts may contain characters that a terminal interprets, or that change how
+the rest of a line is read: escape sequences, line breaks, writing directions, invisible characters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHORT = {
     "\f": r"\f",
     "\r": r"\r",
 }
-"""As Spark's ``Dataset.show`` writes them (``SchemaUtils.escapeMetaCharacters``)."""
+"""The escapes of Spark's ``Dataset.show`` (``SchemaUtils.escapeMetaCharacters``)."""
 
 
 def show_text(text: str) -> str:
@@ -38,7 +38,7 @@ def show_text(text: str) -> str:
 
 
 def show_lines(text: str) -> str:
-    """Return a text that is laid out in lines: as `show_text`, but its line feeds stay."""
+    """Return a text with several lines: as `show_text`, but line feeds are kept."""
     return "\n".join(map(show_text, text.split("\n")))
 
 

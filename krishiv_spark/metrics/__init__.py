@@ -1,11 +1,13 @@
 """Metrics of the streaming queries of a session, for Prometheus and OpenTelemetry. Driver.
 
+::
+
     from krishiv_spark import metrics
 
     metrics.serve(spark, port=9464)  # http://127.0.0.1:9464/metrics
 
-For queries of any format, on a classic session or one of Connect. No query fails or waits for it.
-The libraries come with the extras ``metrics`` and ``otel``.
+For queries of any format, on a classic session or one of Connect. No query fails or waits because
+of metrics. The extras ``metrics`` and ``otel`` install the libraries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every metric, once: its name, its help and how it is read. All exporters read here.
+"""The definitions of all metrics: name, help and value. All exporters read them here.
 
 Positions in topics are summed by topic and group of partitions.
 """
@@ -23,7 +23,7 @@ __all__ = ["METRICS", "OF_QUERY", "OTHER_TOPICS", "Metric", "QueryView", "topic_
 _TOPICS = 20
 _GROUPS = 10
 OTHER_TOPICS = "(others)"
-"""Topics after the first twenty, by name: no topic can be called that."""
+"""The name for all topics after the first twenty. No topic can have this name."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class TopicShare:
 
     Attributes:
         topic: The topic, or `OTHER_TOPICS`.
-        partitions: As "3", or from the first to the last one as "0-99".
+        partitions: One number, such as "3", or a range, such as "0-99".
         position: Sum of the next offsets.
-        waiting: Offsets after them; None if the source does not say.
+        waiting: Number of offsets after them; None if the source does not report it.
     """
 
     topic: str
@@ -78,18 +78,18 @@ def _together(shares: list[TopicShare]) -> Iterator[TopicShare]:
 
 
 OF_QUERY = ("query_id", "query_name")
-"""Labels that every metric has: the query's id, and its ``queryName`` (its id without one)."""
+"""Labels that every metric has: the query's id, and its ``queryName`` (the id if it has none)."""
 
 MetricSamples: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
-"""Values, each with those of the metric's own labels."""
+"""Values, each with the values of the metric's own labels."""
 
 
 @dataclass(frozen=True)
 class QueryView:
-    """One query, at one moment.
+    """The state of one query at one moment.
 
     Attributes:
-        record: What was counted.
+        record: The counts of the query.
         progress: Its newest epoch; None before the first.
         now_s: The moment, seconds since 1970.
     """
@@ -100,12 +100,12 @@ class QueryView:
 
     @property
     def sources(self) -> tuple[SourceProgress, ...]:
-        """As of the newest epoch, or of a look since that found nothing to do."""
+        """The sources as of the newest epoch, or of a later idle report."""
         return self.record.sources
 
     @cached_property
     def topics(self) -> list[tuple[str, TopicShare]]:
-        """By the place of the source."""
+        """The topic shares, each with the index of its source."""
         each = enumerate(self.sources)
         return [(str(place), share) for place, one in each for share in topic_shares(one)]
 
@@ -115,11 +115,11 @@ class Metric:
     """A metric.
 
     Attributes:
-        name: By the conventions of Prometheus, without the ``_total`` of a counter.
-        says: What it says.
-        read: Its values for a query.
-        labels: Its own, beside `OF_QUERY`.
-        counts: Whether it is a counter: it never goes down but when the driver starts anew.
+        name: The name by Prometheus's conventions, without the ``_total`` of a counter.
+        says: The help text.
+        read: Returns its values for a query.
+        labels: Its own labels, in addition to `OF_QUERY`.
+        counts: True for a counter, which decreases only when the driver restarts.
     """
 
     name: str
@@ -130,18 +130,18 @@ class Metric:
 
     @property
     def full_name(self) -> str:
-        """As Prometheus shows it."""
+        """The name for Prometheus."""
         return f"{self.name}_total" if self.counts else self.name
 
     @property
     def unit(self) -> str:
-        """As OpenTelemetry writes it; empty for a number of things."""
+        """The unit for OpenTelemetry; empty for a number of things."""
         last = self.name.rpartition("_")[2]
         return {"seconds": "s", "bytes": "By"}.get(last, "")
 
     @property
     def dotted_name(self) -> str:
-        """As OpenTelemetry writes it: without the unit, which stands beside it."""
+        """The name for OpenTelemetry, without the unit, which is a separate field."""
         plain = (
             self.name.removesuffix("_seconds").removesuffix("_bytes") if self.unit else self.name
         )

@@ -27,22 +27,22 @@ __all__ = ["export", "serve", "write_file"]
 _log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9464
-"""What exporters of OpenTelemetry for Prometheus have by default, too."""
+"""The default of OpenTelemetry's exporters for Prometheus."""
 
 
 def serve(spark: SparkSession, port: int = DEFAULT_PORT, host: str = "127.0.0.1") -> Reporting:
-    """Give the metrics of a session's queries to Prometheus, at ``http://<host>:<port>/metrics``.
+    """Serve the metrics of a session's queries to Prometheus, at ``http://<host>:<port>/metrics``.
 
-    Anybody who reaches the port can read them: names of queries and topics, and numbers. They are
-    worked out when somebody asks.
+    Every client that reaches the port can read them: names of queries and topics, and numbers. They
+    are computed for each request.
 
     Args:
         spark: The session, classic or Connect.
-        port: 0 for any that is free; `Reporting.address` has it.
-        host: An address of this machine; by default nobody else reaches it.
+        port: The port; 0 for any free port, which `Reporting.address` contains.
+        host: An address of this machine. By default, only this machine can connect.
 
     Raises:
-        OptionError: If the library is missing (extra ``metrics``), or the port is not free.
+        OptionError: If the library is missing (extra ``metrics``), or the port is in use.
     """
     library = require_library("prometheus_client", "prometheus-client", "metrics")
     values = QueryReadings(spark)
@@ -61,17 +61,17 @@ def serve(spark: SparkSession, port: int = DEFAULT_PORT, host: str = "127.0.0.1"
 
 
 def write_file(spark: SparkSession, path: str | os.PathLike[str], every: float = 15) -> Reporting:
-    """Write the metrics of a session's queries to a file, again and again.
+    """Write the metrics of a session's queries to a file, periodically.
 
-    For the textfile collector of node_exporter. Whoever reads the file sees all of the old or all
-    of the new one. It is removed at the end, unless a query has failed: that was to be seen by
-    whoever reads the file next. One that is left, as by a driver that was killed, is known by
-    ``krishiv_query_last_seen_timestamp_seconds``.
+    For the textfile collector of node_exporter. A reader of the file gets the complete old or the
+    complete new content. The file is removed at the end, unless a query has failed, so that the
+    failure is reported at the next reading. A file that remains for another reason, such as a
+    killed driver, is recognized by ``krishiv_query_last_seen_timestamp_seconds``.
 
     Args:
         spark: The session, classic or Connect.
-        path: Of the file, which ends in ``.prom``; each driver needs one of its own.
-        every: Seconds from one time to the next.
+        path: Path of the file, which ends in ``.prom``. Each driver needs a separate file.
+        every: Interval of the writes, in seconds.
 
     Raises:
         OptionError: If the library is missing (extra ``metrics``), or the file cannot be written.
@@ -94,7 +94,10 @@ def write_file(spark: SparkSession, path: str | os.PathLike[str], every: float =
 
 
 class _FileWriter(threading.Thread):
-    """Writes a file now and then; at the end it is written once more or removed."""
+    """A thread that writes a file periodically.
+
+    At the end it writes the file again, or removes it.
+    """
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ def _registry(library: Any, values: QueryReadings) -> Any:
 
 
 class _QueryCollector:
-    """Works the metrics out when somebody asks."""
+    """A collector that computes the metrics for each request."""
 
     def __init__(self, library: Any, values: QueryReadings) -> None:
         self._families = library.metrics_core
@@ -150,18 +153,18 @@ class _QueryCollector:
 
 
 _TOGETHER_S = 0.1
-"""The instruments of one export are looked at within this time, one after the other."""
+"""Time within which the instruments of one export are read, one after the other."""
 
 
 def export(spark: SparkSession, provider: Any = None) -> Reporting:
-    """Give the metrics of a session's queries to OpenTelemetry.
+    """Export the metrics of a session's queries to OpenTelemetry.
 
-    Several sessions may do so, at once or one after the other.
+    Several sessions may be exported, at once or one after the other.
 
     Args:
         spark: The session, classic or Connect.
-        provider: A ``MeterProvider``; without it the one that was set for the whole process. What
-            it exports to, and how often, is for whoever made it to say.
+        provider: A ``MeterProvider``; None for the global one. It determines the destination and
+            the interval of the export.
 
     Raises:
         OptionError: If the library is missing (extra ``otel``).
@@ -199,7 +202,7 @@ def _looking(library: Any, metric: Metric, views: _Views) -> Callable[[Any], lis
 
 
 class _Views:
-    """The same queries for all instruments that are looked at together."""
+    """The queries that all instruments of one export share."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -220,7 +223,8 @@ class _Views:
     def now(self) -> list[QueryView]:
         with self._lock:
             if time.monotonic() >= self._until_s:
-                # A session that is exported twice has its queries once, as the first has counted.
+                # A session that is exported twice has its queries once, as the first export has
+                # counted them.
                 found = [view for each in reversed(self._values) for view in each.views()]
                 self._found = list({view.record.query: view for view in found}.values())
                 self._until_s = time.monotonic() + _TOGETHER_S
@@ -230,5 +234,5 @@ class _Views:
 _lock = threading.Lock()
 
 _views: MutableMapping[Any, _Views] = WeakKeyDictionary()
-"""By provider: it makes an instrument once, and drops the callbacks of another of its name without
-a word."""
+"""The views by provider. A provider creates an instrument once, and silently drops the callbacks of
+a second one with the same name."""

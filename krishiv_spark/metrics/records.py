@@ -1,4 +1,4 @@
-"""The record of each query, counted from Spark's events. Driver."""
+"""The counts of each query, from Spark's events. Driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ __all__ = ["QueryRecord", "QueryRecords"]
 _log = logging.getLogger(__name__)
 
 _ENDED_KEPT = 100
-"""Queries that have ended, the newest: without a name and a checkpoint each start is a new one."""
+"""Maximum number of ended queries to keep: each start of a query without a name and a checkpoint is
+a new query."""
 
 _OVER = frozenset({QueryState.STOPPED, QueryState.FAILED})
 
@@ -30,27 +31,27 @@ ParsedT = TypeVar("ParsedT")
 
 @dataclass
 class QueryRecord:
-    """One query, since somebody has been listening.
+    """The counts of one query since the listener was added.
 
     Attributes:
-        query: The id of the query, that of its checkpoint.
-        name: Spark's ``queryName``; its id without one.
+        query: The id of the query, which its checkpoint contains.
+        name: Spark's ``queryName``; the id if it has none.
         run: The id of its newest run.
-        left: Runs before it whose end Spark has not told of yet.
-        state: As far as events tell.
-        seen_s: When Spark last said that an epoch is over, or that there is nothing to do;
-            seconds since 1970.
-        progressed_s: When it last said that an epoch is over; None before.
-        epochs: That are over.
-        rows: That were read.
-        written: Rows that were written, as Spark counts them; None if it says that it does not.
-        late: Rows that Spark's operators dropped since they were late.
-        phases: Seconds in each part of the epochs, by Spark's names for them.
-        source_rows: Read of each source, by its place.
-        failures: How often it has ended with an error, by condition.
-        told: The newest progress, as Spark tells it.
-        looked: Its sources, as Spark has told since, when there was nothing to do.
-        sources: The same, or those of the newest progress, as values.
+        left: Earlier runs whose end Spark has not reported yet.
+        state: The state by the events so far.
+        seen_s: Time of Spark's last report of a completed epoch or an idle trigger, seconds since
+            1970.
+        progressed_s: Time of the last report of a completed epoch; None before the first.
+        epochs: Number of completed epochs.
+        rows: Number of rows read.
+        written: Number of rows written, as Spark counts them; None if Spark does not.
+        late: Number of late rows that Spark's operators dropped.
+        phases: Seconds in each phase of the epochs, by Spark's names.
+        source_rows: Number of rows read from each source, by its index.
+        failures: Number of failures, by condition.
+        told: Spark's newest progress report.
+        looked: The sources in Spark's newest idle report since then.
+        sources: The sources in `looked`, or in `told`, as values.
     """
 
     query: str
@@ -72,7 +73,7 @@ class QueryRecord:
     sources: tuple[SourceProgress, ...] = ()
 
     def count(self, told: Mapping[str, Any]) -> None:
-        """Add an epoch that is over. No offset is looked into here: they may be long."""
+        """Add a completed epoch. Offsets are not parsed here, since they may be long."""
         self.epochs += 1
         self.rows += _positive(told.get("numInputRows"))
         written = (told.get("sink") or {}).get("numOutputRows")
@@ -90,7 +91,7 @@ class QueryRecord:
         self.told, self.looked = told, None
 
     def look(self, told: Mapping[str, Any]) -> None:
-        """Note what is newest in the sources; what the newest epoch did stays as it was."""
+        """Store the newest positions of the sources; the counts stay unchanged."""
         found, known = told.get("sources") or (), (self.told or {}).get("sources") or ()
         if known and len(known) != len(found):
             return
@@ -98,7 +99,7 @@ class QueryRecord:
         self.looked = [{**one, **more} for one, more in zip(known or found, newest, strict=True)]
 
     def copied(self) -> QueryRecord:
-        """As it is now."""
+        """Return a copy."""
         return replace(
             self,
             left=set(self.left),
@@ -144,8 +145,8 @@ class QueryRecords:
 
         Args:
             query: The id of the query.
-            run: That of the run.
-            told: Its progress of that look, as Spark tells it; None if that is not known.
+            run: The id of the run.
+            told: Spark's report of the idle trigger; None if it is unknown.
         """
         with self._lock:
             record = self._see(str(query), None, str(run), QueryState.IDLE)
@@ -157,9 +158,9 @@ class QueryRecords:
 
         Args:
             query: The id of the query.
-            run: That of the run.
-            error: What it has failed with, as Spark shows it; None if it has not.
-            error_class: Spark's, if it has one for that.
+            run: The id of the run.
+            error: The text of the error, as Spark shows it; None if it has not failed.
+            error_class: Spark's error class, if it has one.
         """
         with self._lock:
             record = self._records.get(str(query))
@@ -200,13 +201,13 @@ class QueryRecords:
         return any(record.name == ended.name for record in others)
 
     def _see(self, query: str, name: str | None, run: str, state: QueryState) -> QueryRecord:
-        # The newest comes last.
+        # The newest record is the last one.
         record = self._records.pop(query, None) or QueryRecord(query, name or query)
         if name:
             record.name = name
         self._records[query] = record
-        # Spark tells of a start at once, of all else when it comes to it: the next run may be there
-        # already, and what this one did says nothing of it.
+        # Spark reports a start at once, and other events with a delay. The next run may have
+        # started already, and events of this one say nothing about it.
         if run not in record.left:
             if record.run not in {"", run} and record.state not in _OVER:
                 record.left.add(record.run)
@@ -216,13 +217,13 @@ class QueryRecords:
     def _ended(self) -> list[QueryRecord]:
         return [record for record in self._records.values() if record.state in _OVER]
 
-    # --- what they add up to
+    # --- totals
 
     def all(self) -> list[tuple[QueryRecord, Progress | None]]:
         """Return each query in its current state, with its newest epoch."""
         with self._lock:
             records = [record.copied() for record in self._records.values()]
-        # Once for an epoch, however often somebody looks: offsets may be long.
+        # Each epoch is parsed once, for any number of readings, since offsets may be long.
         before, self._parsed = self._parsed, {}
         found = []
         for record in records:
@@ -260,7 +261,7 @@ def _understood(parse: Callable[[], ParsedT]) -> ParsedT | None:
     """Return None for a progress that cannot be parsed, so that earlier counts stay available."""
     try:
         return parse()
-    except Exception:  # noqa: BLE001  of whatever form it is
+    except Exception:  # noqa: BLE001  its form may be unknown
         _log.debug("a progress of Spark's is not understood", exc_info=True)
         warn_once(_log, "progress", "metrics: a progress of Spark's is not understood")
         return None

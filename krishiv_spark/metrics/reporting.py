@@ -27,10 +27,10 @@ __all__ = ["QueryReadings", "RecordingListener", "Reporting", "readings", "requi
 
 
 class RecordingListener(StreamingQueryListener):
-    """Notes events. What it does is over in microseconds, and it raises nothing.
+    """A listener that records events. Each call takes microseconds and raises nothing.
 
     Args:
-        records: Where they are noted.
+        records: The records to which events are added.
     """
 
     def __init__(self, records: QueryRecords) -> None:
@@ -38,7 +38,7 @@ class RecordingListener(StreamingQueryListener):
         self._spark: SparkSession | None = None
 
     def attach(self, spark: SparkSession) -> None:
-        """Begin to listen, and note the queries that run already."""
+        """Start to listen, and record the queries that are active already."""
         self._spark = spark
         if is_jvm_here(spark):
             self._hear_json(spark)
@@ -49,51 +49,51 @@ class RecordingListener(StreamingQueryListener):
     def _hear_json(self, spark: SparkSession) -> None:
         try:
             hear_by(spark, self, _JsonEvents(self))
-        except Exception:  # noqa: BLE001  then as PySpark does it
+        except Exception:  # noqa: BLE001  PySpark's own way then works, more slowly
             _log.debug("progress is not reported as JSON", exc_info=True)
 
     def detach(self, spark: SparkSession) -> None:
-        """Listen no more; the session may have gone."""
+        """Stop listening. The session may have ended."""
         try:
             spark.streams.removeListener(self)
-        except Exception:  # noqa: BLE001  of a JVM or a server that is not there any more
+        except Exception:  # noqa: BLE001  the JVM or the server may have ended
             _log.debug("the listener could not be removed", exc_info=True)
 
     def onQueryStarted(self, event: Any) -> None:
-        """Spark: driver, before ``start`` returns."""
+        """Record the start of a query. Spark: driver, before ``start`` returns."""
         _safely(lambda: self._records.started(event.id, event.name, event.runId))
 
     def onQueryProgress(self, event: Any) -> None:
-        """Spark: driver, in the thread of its listeners."""
+        """Record a completed epoch. Spark: driver, in the thread of its listeners."""
         self.progressed(lambda: event.progress)
 
     def progressed(self, tell: Callable[[], Mapping[str, Any]]) -> None:
-        """Note a progress.
+        """Record a progress report.
 
         Args:
-            tell: What Spark says of it, as in its JSON.
+            tell: Returns the report, as in Spark's JSON.
         """
         _safely(lambda: self._records.progressed(tell()))
 
     def onQueryIdle(self, event: Any) -> None:
-        """Spark: likewise, every ten seconds without anything to do."""
+        """Record an idle report. Spark: driver, every ten seconds without new data."""
         _safely(lambda: self._records.idle(event.id, event.runId, self._last(event.id)))
 
     def _last(self, query: object) -> Mapping[str, Any] | None:
-        """Record the last poll of an idle query; the event itself has the ids only.
+        """Return the last report of an idle query, since the event itself contains only the ids.
 
-        Only there it is seen that an open transaction holds back all that has come.
+        Only this report shows that an open transaction blocks all new records.
         """
         if self._spark is None:
             return None
         try:
             return last_progress(self._spark, str(query))
-        except Exception:  # noqa: BLE001  it has ended meanwhile, or is of a session that has gone
+        except Exception:  # noqa: BLE001  the query or its session may have ended
             _log.debug("the state of query %s is unknown", query, exc_info=True)
             return None
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Spark: likewise."""
+        """Record the end of a query. Spark: driver."""
         _safely(lambda: self._end(event))
 
     def _end(self, event: Any) -> None:
@@ -102,7 +102,7 @@ class RecordingListener(StreamingQueryListener):
 
 
 class _JsonEvents(JStreamingQueryListener):
-    """Progress by one question to the JVM, on a classic session."""
+    """A listener that gets a progress report by one call of the JVM, in a classic session."""
 
     def onQueryProgress(self, jevent: Any) -> None:
         listener: Any = self.pylistener
@@ -112,7 +112,7 @@ class _JsonEvents(JStreamingQueryListener):
 def _safely(note: Callable[[], object]) -> None:
     try:
         note()
-    except Exception:  # noqa: BLE001  metrics are nobody's reason to fail
+    except Exception:  # noqa: BLE001  metrics must not stop a query
         _log.debug("an event of Spark's is not understood", exc_info=True)
         warn_once(_log, "event", "metrics: an event of Spark's is not understood, and left out")
 
@@ -120,11 +120,11 @@ def _safely(note: Callable[[], object]) -> None:
 _log = logging.getLogger(__name__)
 
 _MOMENT_S = 2.0
-"""How long an event of Spark's may take to its listeners."""
+"""Maximum delay of Spark's events to its listeners."""
 
 
 class QueryReadings:
-    """The values of all metrics of a session's queries. Any thread; raises nothing.
+    """The values of all metrics of a session's queries. Any thread; it raises nothing.
 
     Args:
         spark: The session.
@@ -138,7 +138,7 @@ class QueryReadings:
         self._listener.attach(spark)
 
     def stop(self) -> None:
-        """Listen no more, and have no values any more."""
+        """Stop listening; there are no values afterwards."""
         self._is_over = True
         self._listener.detach(self._spark)
 
@@ -154,7 +154,8 @@ class QueryReadings:
     def has_failed(self) -> bool:
         """Return True if a query failed and was not restarted.
 
-        Whoever waits for a query may hear of its end before listeners do: they get a moment.
+        A caller may learn of the end of a query before the listeners do, so this waits a moment for
+        them.
         """
         until_s = time.monotonic() + _MOMENT_S
         while self._records.unended() - self._active() and time.monotonic() < until_s:
@@ -162,22 +163,22 @@ class QueryReadings:
         return any(view.record.state is QueryState.FAILED for view in self.views())
 
     def _active(self) -> set[str]:
-        """Return the ids of running queries; of all known ones if Spark cannot be asked."""
+        """Return the ids of active queries; of all known ones if Spark cannot be reached."""
         try:
             return {str(query.id) for query in self._spark.streams.active}
-        except Exception:  # noqa: BLE001  of a JVM or a server that is not there any more
+        except Exception:  # noqa: BLE001  the JVM or the server may have ended
             return self._records.unended()
 
 
 def readings(metric: Metric, views: list[QueryView]) -> Iterator[tuple[tuple[str, ...], float]]:
     """Yield the values of a metric with all label values: of `OF_QUERY`, then of its own.
 
-    One that cannot be worked out is left out, and said once.
+    A metric that cannot be computed is omitted, and logged once.
     """
     for view in views:
         try:
             found = list(metric.read(view))
-        except Exception:  # noqa: BLE001  the others are worth having
+        except Exception:  # noqa: BLE001  the other metrics are still useful
             _log.debug("%s cannot be worked out", metric.name, exc_info=True)
             warn_once(_log, metric.name, "metrics: %s cannot be worked out", metric.name)
             continue
@@ -187,19 +188,19 @@ def readings(metric: Metric, views: list[QueryView]) -> Iterator[tuple[tuple[str
 
 
 def _encodable(label: str) -> str:
-    """Return a label that UTF-8 can encode; one of a single query would end the others' metrics.
+    """Return a label that UTF-8 can encode, since one bad label would break the whole export.
 
-    JSON, as Spark's progress is, may contain halves of characters.
+    JSON, as in Spark's progress, may contain halves of characters.
     """
     return label.encode("utf-8", "replace").decode()
 
 
 class Reporting(AbstractContextManager["Reporting"]):
-    """Metrics that are given on until `stop`, or until the ``with`` is left.
+    """An export of metrics, which continues until `stop`, or the end of the ``with`` block.
 
     Args:
-        address: Where they are: a URL, or a file.
-        end: What has to be done at the end, in this order.
+        address: The location of the metrics: a URL, or a file.
+        end: Functions to call at the end, in this order.
     """
 
     def __init__(self, address: str, *end: Callable[[], object]) -> None:
@@ -210,7 +211,7 @@ class Reporting(AbstractContextManager["Reporting"]):
         return f"Reporting({self.address})"
 
     def stop(self) -> None:
-        """Give them on no more; any number of times."""
+        """Stop the export. It may be called repeatedly."""
         end, self._end = self._end, ()
         for each in end:
             each()
@@ -228,9 +229,9 @@ def require_library(module: str, package: str, extra: str) -> Any:
     """Import a library of metrics.
 
     Args:
-        module: To be imported.
-        package: That has it.
-        extra: Of krishiv-spark, which brings it.
+        module: The module to import.
+        package: The package that contains it.
+        extra: The extra of krishiv-spark that installs it.
 
     Raises:
         OptionError: If it is not installed.

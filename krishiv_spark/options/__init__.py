@@ -1,7 +1,7 @@
 """Options of connectors, parsed into typed models: unknown keys are refused.
 
-Their values may be references to secrets (`references`), and a secret that is written out is warned
-of (`plain_secrets`).
+Values may be references to secrets (`references`). A secret that is written out causes a warning
+(`plain_secrets`).
 """
 
 from krishiv_spark.options.model import (

@@ -1,6 +1,6 @@
-"""Typed options: one model per connector and direction, parsed once, unknown keys refused.
+"""Typed options: one model per connector and direction, parsed once; unknown keys are refused.
 
-Times, sizes and lists of names have types of their own (`Duration`, `ByteSize`, `Names`).
+Times, sizes and lists of names have their own types (`Duration`, `ByteSize`, `Names`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MILLISECONDS = {
     for unit in units
 }
 _BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-# Python converts no more than 4 300 digits, and no number of these is longer than 18.
+# Python converts at most 4 300 digits; these patterns match at most 18.
 _QUANTITY = re.compile(r"\s*(\d{1,18})\s*([a-zA-Z]*)\s*")
 
 
@@ -62,7 +62,7 @@ def parse_duration(text: object) -> object:
     """Turn ``"10 minutes"``, ``"7d"`` or ``"500 ms"`` into milliseconds.
 
     Args:
-        text: A whole number and a unit; an int is taken as milliseconds already.
+        text: A whole number and a unit; an int is a number of milliseconds.
 
     Raises:
         ValueError: If the number or the unit cannot be read; a bare number has no unit.
@@ -120,23 +120,23 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 """Names separated by commas."""
 
 DistinctNames = Annotated[Names, AfterValidator(_check_distinct)]
-"""Names separated by commas, none of which is there twice."""
+"""Distinct names separated by commas."""
 
 _NEEDED = {
     "bool": "write true or false",
     "float": "write a number",
     "int": "write a whole number",
 }
-"""By how pydantic's types of problems begin."""
+"""Texts by the prefix of pydantic's error type."""
 
 
 def reason_of(kind: str, said: str, value: object) -> str:
-    """Return the reason why a value is refused, in the words of these messages.
+    """Return the reason why a value is refused, in this package's wording.
 
     Args:
         kind: Pydantic's type of the problem.
         said: Its message.
-        value: Which was given.
+        value: The given value.
     """
     if kind == "literal_error":
         known = re.findall(r"'([^']*)'", said)
@@ -147,17 +147,17 @@ def reason_of(kind: str, said: str, value: object) -> str:
 
 
 _OF_STORES = "storage."
-"""Of the store that a checkpoint is in: said to each connector (`krishiv_spark.storage`)."""
+"""Prefix of the options of stores, which each connector receives (`krishiv_spark.storage`)."""
 
 OptionsT = TypeVar("OptionsT", bound="Options")
 
 
 class OptionFault(NamedTuple):
-    """Something that is wrong with the options that were given.
+    """A mistake in the given options.
 
     Attributes:
-        key: Which one, as it was written; None if it is none or several.
-        text: What is wrong, and what to do.
+        key: The option, as it was written; None if none or several are the cause.
+        text: The mistake, and its correction.
     """
 
     key: str | None
@@ -167,16 +167,16 @@ class OptionFault(NamedTuple):
 class LateModel(BaseModel):
     """A model whose validator is built by the first process that validates; most never do.
 
-    The models of other packages are built at once. They may be sent by value, as from a notebook; a
-    second copy makes cloudpickle reset the existing class to its first state, and pydantic would
-    wait permanently for a validator that it has built already.
+    The models of other packages are built at once. They may be pickled by value, as from a
+    notebook; a second copy makes cloudpickle reset the existing class to its first state, and
+    pydantic would wait permanently for a validator that it has built already.
     """
 
     model_config = ConfigDict(defer_build=True)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Build it, unless it is one of this package's."""
+        """Build the model, unless it is one of this package's."""
         super().__pydantic_init_subclass__(**kwargs)
         if not cls.__module__.startswith("krishiv_spark."):
             cls.model_rebuild(raise_errors=False)
@@ -185,16 +185,15 @@ class LateModel(BaseModel):
 class Options(LateModel):
     """The options of one connector in one direction.
 
-    A field ``max_files_per_trigger`` is written ``maxFilesPerTrigger`` by users, in any case, as
-    Spark's options are. Further spellings go into ``Field(validation_alias=AliasChoices(...))``.
-    Use ``SecretStr`` for what must not be shown.
+    Users write a field ``max_files_per_trigger`` as ``maxFilesPerTrigger``, in any case, as for
+    Spark's options. Further spellings go into ``Field(validation_alias=AliasChoices(...))``. Use
+    ``SecretStr`` for values that must not be shown.
 
-    A field named in `gathers` receives all keys that begin with one of its prefixes and are no
-    field of their own, as a mapping; its values are never shown.
+    A field named in `gathers` receives all keys that start with one of its prefixes and are not
+    fields themselves, as a mapping; its values are never shown.
 
     Attributes:
-        log_level: What lines of the log are written in Spark's Python processes, and more serious
-            ones.
+        log_level: The lowest level of log lines that Spark's Python processes write.
     """
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -213,36 +212,36 @@ class Options(LateModel):
     )
 
     spark_keys: ClassVar[frozenset[str]] = frozenset({"path", "checkpointlocation", "queryname"})
-    """Keys that Spark itself adds; they are no error in a model that has no field for them."""
+    """Keys that Spark adds. They are not an error in a model without a field for them."""
 
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """By name of the field, the prefixes of the keys that it gathers, in lower case."""
+    """The prefixes of keys that a field collects, in lower case, by the name of the field."""
 
     refuses: ClassVar[Mapping[str, str]] = {}
-    """By name of a field of a base class that this connector cannot honour: why, and what to use
-    instead. It is no option of the connector; whoever gives it is told so.
-    """
+    """Reasons and alternatives for fields of a base class that this connector cannot honour, by the
+    name of the field. They are not options of the connector; using one is an error with this
+    text."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], format_name: str) -> Self:
-        """Read what the user wrote, or remember what it was read as: options do not change.
+        """Parse the user's options, or return the cached result: options do not change.
 
         Args:
-            given: The options as Spark hands them over; keys in any case.
-            format_name: How the user knows the connector, for the message.
+            given: The options as Spark passes them; keys in any case.
+            format_name: The name of the connector, for the message.
 
         Raises:
-            OptionError: If a key is unknown (the nearest one is named), one that the connector
-                refuses, given twice under two spellings, missing, or has a bad value; or if a
-                table is being created in SQL.
+            OptionError: If a key is unknown (the nearest one is named), unsupported, given twice
+                under two spellings, or missing, or if its value is invalid. Also if a table is
+                created in SQL.
         """
         if all(type(text) is str and not has_reference(text) for text in given.values()):
             return cls._remembered(tuple(given.items()), format_name)
-        # What a reference stands for may be another value by now; and from Python come numbers,
-        # of which 1 and True would be taken for one another.
+        # The value of a reference may have changed. And values from Python may be numbers, of which
+        # 1 and True are equal as keys.
         return cls._read(given, format_name)
 
-    # Spark makes a reader or a writer anew for each epoch, in processes that live on.
+    # Spark creates a reader or a writer for each epoch, in processes that are reused.
     @classmethod
     @lru_cache(maxsize=64)
     def _remembered(cls, given: tuple[tuple[str, str], ...], format_name: str) -> Self:
@@ -258,7 +257,7 @@ class Options(LateModel):
 
     @classmethod
     def faults(cls, given: Mapping[str, str], format_name: str) -> list[OptionFault]:
-        """All that `parse` would refuse, for those who show it at once; nothing if it is right."""
+        """Return all errors that `parse` would raise; empty if there are none."""
         values, faults = cls._classify(given, format_name)
         keys = {cls._spellings().get(key.lower()): key for key in given}
         try:
@@ -272,7 +271,7 @@ class Options(LateModel):
     def _classify(
         cls, given: Mapping[str, str], format_name: str
     ) -> tuple[dict[str, Any], list[OptionFault]]:
-        """Return the given values by field, and those that no field takes."""
+        """Return the given values by field, and the errors of keys that no field accepts."""
         spellings = cls._spellings()
         values: dict[str, Any] = {}
         faults: list[OptionFault] = []
@@ -301,7 +300,7 @@ class Options(LateModel):
 
     @classmethod
     def among(cls, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the options of this model among some options, unchanged."""
+        """Return those of the given options that belong to this model, unchanged."""
         spellings = cls._spellings()
         return {
             key: text
@@ -311,9 +310,9 @@ class Options(LateModel):
 
     @classmethod
     def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
-        """Return the keys, among some that `parse` takes, whose values must not be shown.
+        """Return the keys, among some that `parse` accepts, whose values must not be shown.
 
-        Override to add those among the keys that a field gathers.
+        Override it to add secret keys that a field collects.
         """
         fields = ((key, cls._spellings().get(key.lower())) for key in given)
         return {
@@ -323,10 +322,10 @@ class Options(LateModel):
         }
 
     def secrets(self) -> set[str]:
-        """Return the secrets that these options hold, for texts that must not show them.
+        """Return the secrets in these options, for texts that must not contain them.
 
-        Fields of type ``SecretStr``, and what a gathering field returns by a method `secrets` of
-        its value.
+        These are the values of fields of type ``SecretStr``, and the results of a method `secrets`
+        of the values of collecting fields.
         """
         found: set[str] = set()
         for value in vars(self).values():
@@ -368,10 +367,11 @@ class Options(LateModel):
     @classmethod
     def _build(cls, values: dict[str, Any], format_name: str) -> Self:
         try:
-            # `parse` has found the fields already, in any case and spelling.
+            # `parse` has matched the fields already, in any case and spelling.
             return cls.model_validate(values, by_name=True, by_alias=False)
         except ValidationError as error:
-            # Without its cause, which holds what was given, secrets included.
+            # The error is raised without its cause, which contains the given values, including
+            # secrets.
             lines = [text for _, text in _explained(error, cls, values, format_name)]
             raise_alone(OptionError("; ".join(lines)))
 
@@ -383,8 +383,8 @@ def _without_reference(text: str) -> str:
 
 
 def _refuse_table(given: Mapping[str, str], known: Mapping[str, str], format_name: str) -> None:
-    # CREATE TABLE shows its properties while the schema is inferred; but then each SELECT hands
-    # over no option at all (seen on 4.0 to 4.3), so the table could never be read.
+    # CREATE TABLE shows its properties while the schema is inferred. But then each SELECT passes no
+    # option at all (observed on 4.0 to 4.3), so the table could never be read.
     if {"owner", "provider"} <= given.keys() - known.keys():
         raise OptionError(
             f"{format_name}: Spark does not keep the options of CREATE TABLE for a Python format; "
@@ -420,7 +420,7 @@ def _written(model: type[Options], field: str) -> str:
 def _explained(
     error: ValidationError, model: type[Options], values: Mapping[str, Any], format_name: str
 ) -> list[tuple[str, str]]:
-    """By field, which is empty where several do not agree, what is wrong."""
+    """Return the errors by field; the field is empty if several fields disagree."""
     lines = []
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
         field = str(problem["loc"][0]) if problem["loc"] else ""

@@ -1,4 +1,4 @@
-"""Secrets that others can read: warned of once. They stand in options, or travel unencrypted."""
+"""Warnings, once each, of secrets that others can read: in options, or sent unencrypted."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _log = logging.getLogger(__name__)
 
 
 def warn_of_plain_secrets(model: type[Options], given: Mapping[str, str], format_name: str) -> None:
-    """Log one warning for each process that names the options whose values anybody can read.
+    """Log one warning per process that names the options whose secret values are written out.
 
     Args:
-        model: Of the options.
-        given: What `Options.parse` has taken.
-        format_name: How the user knows the connector.
+        model: The model of the options.
+        given: The options that `Options.parse` has accepted.
+        format_name: The name of the connector, for the message.
     """
     written = {key: text for key, text in given.items() if not has_reference(text)}
     plain = frozenset(model.secret_keys(written))
@@ -41,14 +41,14 @@ def warn_of_plain_secrets(model: type[Options], given: Mapping[str, str], format
 
 
 def secrets_among(model: type[Options], given: Mapping[str, str]) -> set[str]:
-    """Return the secrets among options as a user wrote them; what cannot be looked up is left out.
+    """Return the secrets in a user's options. References that cannot be resolved are omitted.
 
     Args:
-        model: Of the options.
-        given: Options, some of which may name where their value is.
+        model: The model of the options.
+        given: The options, whose values may be references.
 
     Raises:
-        OptionError: If the model cannot tell which of them are secret.
+        OptionError: If the model cannot determine which of them are secret.
     """
     found = set()
     for key in model.secret_keys(given):
@@ -58,18 +58,18 @@ def secrets_among(model: type[Options], given: Mapping[str, str]) -> set[str]:
 
 
 def warn_of_plain_http(url: str, login: str) -> None:
-    """Log one warning for each process and login if a login is sent without encryption.
+    """Log one warning per process and login if a login is sent without encryption.
 
-    Silent for https, and where nothing leaves the machine.
+    It is silent for https, and for this machine itself.
 
     Args:
-        url: Where it is sent to.
-        login: What is sent, as the user knows it, without its value.
+        url: The address of the server.
+        login: The name of the secret, without its value.
     """
     try:
         to = urlsplit(url)
         host = to.hostname or ""
-    except ValueError:  # whoever connects there says so
+    except ValueError:  # the connection itself reports it
         return
     if to.scheme == "http" and not is_loopback(host):
         warn_once(
@@ -83,7 +83,7 @@ def warn_of_plain_http(url: str, login: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a host is this machine itself: ``localhost`` or an address of loopback."""
+    """Return True if a host is this machine itself: ``localhost`` or a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,7 +1,7 @@
-"""Values of options that are said by where they are: ``${env:NAME}``, ``${file:/path}``.
+"""References as values of options: ``${env:NAME}``, ``${file:/path}``.
 
-Spark shows options in plans, in its UI and in event logs, under Spark Connect every one as it was
-written. What is only named there is looked up by the connector, on the driver's machine.
+Spark shows options in plans, in its UI and in event logs; under Spark Connect, all of them exactly
+as they were written. The connector resolves references on the driver's machine.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Referenced(str):
     """A resolved value. Pickles; it is shown as its reference.
 
     Attributes:
-        reference: What was written.
-        is_secret: Whether the user has said that the value may not be shown, or that it may; None
-            if that depends on the option.
+        reference: The text as the user wrote it.
+        is_secret: True or False if the user has specified whether the value is secret; None if that
+            depends on the option.
     """
 
     __slots__ = ("is_secret", "reference")
@@ -64,7 +64,7 @@ def has_reference(text: str) -> bool:
 
 
 def _references_in(text: str) -> Iterator[re.Match[str]]:
-    # Behind the last bracket there is none, and each beginning would look for its end.
+    # There is no reference after the last bracket, and each ``${`` there would search for its end.
     return _REFERENCE.finditer(text, 0, text.rfind("}") + 1)
 
 
@@ -73,13 +73,13 @@ def read_small(file: Path) -> str:
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it is larger than 1 MiB, or is no UTF-8.
+        ValueError: If it is larger than 1 MiB, or is not UTF-8.
     """
     with file.open("rb") as opened:
-        found = opened.read(_MOST_BYTES + 1)  # a device has no end
+        found = opened.read(_MOST_BYTES + 1)  # a device has no end, so the read is limited
     if len(found) > _MOST_BYTES:
         raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
-    # As `Path.read_text` translates line ends.
+    # Line ends are converted as by `Path.read_text`.
     return found.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -91,13 +91,13 @@ def variables(reference: str) -> list[str]:
 def resolved(text: str) -> str:
     """Return a value with its references resolved; itself if it has none, or was resolved before.
 
-    ``$${env:`` stands for ``${env:`` itself. Driver; tasks get what was found.
+    ``$${env:`` is replaced by ``${env:``. Driver; tasks get the resolved value.
 
     Raises:
-        ValueError: If a variable is not set, a file cannot be read, or the kind is not known. The
-            text shows no value.
+        ValueError: If a variable is not set, a file cannot be read, or the kind is unknown. The
+            text contains no value.
     """
-    # From Python, options may be numbers.
+    # Options from Python may be numbers.
     if not isinstance(text, str) or isinstance(text, Referenced) or "${" not in text:
         return text
     front, bracket, rest = text.rpartition("}")
@@ -106,7 +106,7 @@ def resolved(text: str) -> str:
 
 
 def referenced_values(given: Mapping[str, str]) -> frozenset[str]:
-    """Return the values of the options that name where they are; any of them may be a secret.
+    """Return the values of the options that are references. Any of them may be a secret.
 
     Raises:
         ValueError: As `resolved`.
@@ -117,10 +117,10 @@ def referenced_values(given: Mapping[str, str]) -> frozenset[str]:
 
 
 def resolved_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Options, each with what its references stand for; otherwise as `resolved`.
+    """Return options with their references resolved, as by `resolved`.
 
     Raises:
-        OptionError: Where `resolved` raises; it names the option.
+        OptionError: If `resolved` raises; the text names the option.
     """
     found = {}
     for key, text in given.items():

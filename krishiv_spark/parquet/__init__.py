@@ -1,1 +1,1 @@
-"""What the Parquet source and sink share: the layout of a table's folder."""
+"""The parts that the Parquet source and sink share, such as the layout of a table's folder."""

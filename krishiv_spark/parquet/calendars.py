@@ -81,15 +81,7 @@ def _count_shift(julian: Numbers) -> Numbers:
 
 
 class Zone(NamedTuple):
-    """A zone as Spark knows it.
-
-    Attributes:
-        first: Instant of 0001-01-01, in seconds since 1970. For earlier ones, JVMs differ.
-        offset: Seconds that clocks were ahead of UTC before 1582, by Java's older classes.
-        diff: Seconds by which this differs from its newer classes.
-        switches: Instants since 1582 at which the difference changes, in seconds since 1970.
-        diffs: These differences in seconds.
-    """
+    """A time zone as in Spark."""
 
     first: int
     offset: int

@@ -38,9 +38,9 @@ class FileStatus(NamedTuple):
     Attributes:
         size: Bytes.
         modified_ns: Time of its last modification, nanoseconds since 1970 UTC.
-        whole: Whether it starts and ends as a Parquet file does. A file that is being copied does
-            not end so, since the footer is written last; a file that is filled from its end does
-            not start so.
+        whole: True if it starts and ends as a Parquet file does. A file that is being copied has no
+            valid end, since the footer is written last; a file that is filled from its end has no
+            valid start.
     """
 
     size: int
@@ -78,7 +78,7 @@ def read_file_status(path: str | os.PathLike[str], files: Files = DISK) -> FileS
 
 
 def read_end(path: str | os.PathLike[str], files: Files = DISK) -> FileEnd:
-    """Read the end of a file; raises like `read_file_status`, and reads as often."""
+    """Read the end of a file. It raises the errors of `read_file_status`, and reads as often."""
     has_versions = files.resolution_ns >= _SECOND_NS
     found, tail = files.tail(os.fspath(path), _TAIL if has_versions else _FINGERPRINT_BYTES)
     is_whole = _is_end(tail[-_TAIL:], found.size) and _has_start(path, files)
@@ -108,7 +108,7 @@ def _has_start(path: str | os.PathLike[str], files: Files) -> bool:
 def is_complete_at(path: str | os.PathLike[str], size: int, files: Files = DISK) -> bool:
     """Return True if the first `size` bytes of a file end as a Parquet file does.
 
-    Raises like `read_file_status`.
+    Raises the errors of `read_file_status`.
     """
     return _is_end(files.tail(os.fspath(path), _TAIL, size)[1], size)
 

@@ -1,8 +1,8 @@
 """Edits of footers for files that PyArrow would refuse, crash on, or read wrongly.
 
-PyArrow refuses a file as a whole if it cannot represent one of its columns, ends the process when
-it is asked about an encrypted column, and computes some times of INT96 modulo 2^64. The pages are
-right in all three cases. So the footer is changed in memory, and the file is opened with that:
+PyArrow refuses a whole file if it cannot represent one of its columns, ends the process when it
+reads the statistics of an encrypted column, and computes some times of INT96 modulo 2^64. The pages
+are right in all three cases. So the footer is changed in memory, and the file is opened with it:
 without the columns that cannot be read, and with INT96 as its 12 bytes.
 """
 

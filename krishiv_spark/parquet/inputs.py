@@ -59,7 +59,7 @@ class ParquetInput:
     Args:
         source: The file, as PyArrow reads it.
         footer: The bytes of an edited footer, if PyArrow cannot use that of the file.
-        unsupported: As the attribute.
+        unsupported: The value of the attribute.
 
     Raises:
         pa.ArrowException, OSError: If it is damaged.
@@ -218,7 +218,7 @@ def _read_tail(source: Any) -> bytes:
 
 
 def _has_footer(source: Any) -> bool:
-    """Return True if a file ends with a plain footer, and is at least as long as that claims."""
+    """Return True if a file ends with a plain footer and is at least as long as that implies."""
     tail = _read_tail(source)
     length = int.from_bytes(tail[:_LENGTH_BYTES], "little")
     least = len(_MAGIC) + length + _TAIL_BYTES
@@ -306,7 +306,7 @@ class Leaves:
     """The leaf columns of a file, in their order.
 
     Attributes:
-        leaf: Returns the conversion of one of them.
+        leaf: Returns the conversion of a leaf.
         physical: Physical types of the leaves that follow.
     """
 

@@ -67,7 +67,7 @@ PATH_OPTION = "krishiv-parquet: 'path'"
 DONE_SUFFIX = ".done"
 
 KEEP = "keep"
-"""Name of the empty file in the folder of a generation that is done."""
+"""Name of the empty file in the folder of a completed generation."""
 
 SINK_LOG = "_spark_metadata"
 """Folder in which Spark's own file sink records the valid files of a table."""
@@ -225,7 +225,7 @@ class DataFile:
         nonce: Random digits, one text for each attempt of a task.
         number: Number of the file within the epoch, from 1; 0 while it is staged, and in files of
             earlier versions.
-        total: Number of files of the epoch; 0 likewise.
+        total: Number of files of the epoch; 0 in the same cases.
     """
 
     epoch: int

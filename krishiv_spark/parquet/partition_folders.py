@@ -1,7 +1,7 @@
 """Partition columns as folders, as in Hive: ``day=2013-01-01/hour=7``; their values as texts.
 
-The texts are those that Spark's reader takes (``PartitioningUtils.castPartValueToDesiredType``): a
-timestamp contains its offset, so that it is the same instant in every session.
+The texts are those that Spark's reader accepts (``PartitioningUtils.castPartValueToDesiredType``):
+a timestamp contains its offset, so that it is the same instant in every session.
 """
 
 from __future__ import annotations
@@ -122,11 +122,11 @@ _UNSAFE = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(32)}
 
 
 def split_by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-    """Split rows by partition, in one pass whatever the number of partitions.
+    """Split rows by partition, in one pass for any number of partitions.
 
     Returns:
-        Pairs of a folder, relative to the table and empty without partition columns, and its
-        rows without these columns; none without rows.
+        Pairs of a folder, relative to the table and empty without partition columns, and its rows
+        without these columns; none without rows.
 
     Raises:
         SchemaError: If a value cannot be the name of a folder.
@@ -142,7 +142,8 @@ def split_by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple
     ordered, keys = rows.take(order), keys.take(order)
     data = ordered.drop_columns(list(columns))
     starts = group_starts(keys)
-    # All folders before the first row: an error must not leave some of the rows.
+    # All folders are computed before the first row: an error must not leave some of the rows
+    # written.
     folders = [_folder(keys.slice(start, 1)) for start in starts]
     ends = [*starts[1:], rows.num_rows]
     for folder, start, end in zip(folders, starts, ends, strict=True):

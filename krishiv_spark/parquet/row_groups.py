@@ -13,7 +13,8 @@ from krishiv_spark.parquet.inputs import ParquetInput
 __all__ = ["OPEN_COST", "ByteRange", "pack", "read_all", "read_row_groups", "split_size"]
 
 OPEN_COST = 4 * 2**20
-"""Opening a file costs as much as reading so many bytes (``spark.sql.files.openCostInBytes``)."""
+"""Cost of opening a file, as the number of bytes whose reading takes as long
+(``spark.sql.files.openCostInBytes``)."""
 
 _BATCH_BYTES = 8 * 2**20
 _BATCH_ROWS = 16_384
@@ -24,12 +25,12 @@ class ByteRange(Protocol):
 
     @property
     def start(self) -> int:
-        """First byte."""
+        """The first byte."""
         ...
 
     @property
     def end(self) -> int:
-        """Byte after the last one."""
+        """The byte after the last one."""
         ...
 
 
@@ -66,7 +67,7 @@ def read_row_groups(  # noqa: PLR0913  all but four have defaults
     only: Collection[int] | None = None,
     expect: Callable[[Sequence[tuple[int, int]]], None] | None = None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of a part of a file. Executor; needs memory for a page of each column.
+    """Yield the rows of a part of a file. Executor; it needs memory for a page of each column.
 
     Args:
         file: The whole file.
@@ -108,7 +109,7 @@ def _midpoint(group: pq.RowGroupMetaData, size: int) -> int:
     chunks = [group.column(i) for i in range(group.num_columns)]
     start, _ = _span(chunks[0]) if chunks else (0, 0)  # no column of the file can be read
     middle: int = start + sum(chunk.total_compressed_size for chunk in chunks) // 2
-    return min(middle, size - 1)  # in some range, even by a wrong footer
+    return min(middle, size - 1)  # the result is in some range, even with a wrong footer
 
 
 def _batch_rows(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:

@@ -1,5 +1,7 @@
 """Streaming queries from start to end: handles, progress as values, listeners, restarts. Driver.
 
+::
+
     from krishiv_spark import queries
 
     with queries.start(orders.writeStream.format("krishiv-kafka")...) as query:

@@ -1,4 +1,7 @@
-"""Failures of queries: their reasons, whether they may pass, and checks before a start. Driver."""
+"""Failures of queries: their reasons, whether they are transient, and checks before a start.
+
+Driver.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +25,32 @@ __all__ = ["Failure", "check", "failure_of", "may_pass"]
 
 
 _PASSING = frozenset({"CatalogFailedError", "CommitUnknown", "KafkaFailedError", "StorageError"})
-"""Errors that may pass by themselves, by name. A query that starts again looks first at what became
-of a commit."""
+"""Errors that may be transient, by name. After a restart, a query first determines the outcome of a
+commit."""
 
 _OWN_ERROR = re.compile(r"^krishiv_spark[\w.]*\.(\w+): (.*)$", re.MULTILINE)
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit): .*$", re.MULTILINE)
 _PLANNING = "PlanningFailed"
-"""What a planner raises in the place of another error, whose class begins its text."""
+"""The class that a planner raises instead of another error, whose class is the start of its
+text."""
 
 _OF_SPARK = re.compile(r"\[[A-Z_.0-9]+\][^\n]*")
 _TERMINATED = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
 _DIED = "Python worker exited unexpectedly"
 _AWAY = ("StatusCode.UNAVAILABLE", "UNAVAILABLE:", "failed to connect back")
-"""What is said of a server that is not there, and of a Python process that took too long to start
-(Spark gives that of a source ten seconds)."""
+"""Parts of errors about a server that cannot be reached, and about a Python process that started
+too slowly (Spark allows that of a source ten seconds)."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An error, judged.
+    """The classification of an error.
 
     Attributes:
-        line: What went wrong, in one line.
-        passes: Whether a query may start again: it may pass, and nothing is repeated.
-        name: The class of ours that it is; empty for others.
+        line: The reason, in one line.
+        passes: True if the query may be restarted: the error may be transient, and no row is
+            repeated.
+        name: The class of an error of this package; empty for other errors.
     """
 
     line: str
@@ -59,7 +64,7 @@ def may_pass(name: str) -> bool:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the failure that an error of Spark or of this package means."""
+    """Return the classification of an error of Spark or of this package."""
     if isinstance(error, QueryFailed):
         return Failure(str(error), error.passes, error.name)
     if isinstance(error, KrishivError):
@@ -89,7 +94,7 @@ def _ours(name: str, text: str) -> Failure:
 
 
 def _one_line(text: str) -> str:
-    """Return the line with the reason: the last error of its traceback, or Spark's sentence."""
+    """Return the line with the reason: the last error of the traceback, or Spark's own sentence."""
     plain = _TERMINATED.sub("", text)
     if "Traceback" in plain and (raised := _RAISED.findall(plain)):
         return str(raised[-1])
@@ -103,28 +108,28 @@ _OWN_PREFIX = "krishiv-"
 
 
 def check(writer: DataStreamWriter, *, new_target: bool = False) -> None:
-    """Ask the sink of a query what it would refuse; change nothing.
+    """Check a query with its sink before it starts; change nothing.
 
     The sink checks its options, the rows and the target. With the checkpoint, it checks that this
-    is the one of the query, that the target is the same as before, and that the newest epochs of
-    checkpoint, epoch log and target fit each other.
+    is the checkpoint of the query, that the target is the same as before, and that the newest
+    epochs of checkpoint, epoch log and target fit each other.
 
-    Spark itself asks a Python sink when the first epoch is planned: of a source that is idle, that
-    may be days after the start. The sink is asked where Spark would ask it, in a Python process of
-    the driver, so it may take some seconds. Sinks of other formats than ``krishiv-…``, and
-    functions, are not asked.
+    Spark itself creates a Python sink only when it plans the first epoch, which may be days after
+    the start if the source is idle. This check runs in the same kind of process, a Python process
+    of the driver, so it may take some seconds. Sinks of formats other than ``krishiv-…``, and
+    functions, are not checked.
 
     Args:
-        writer: From ``frame.writeStream``, with its format and options, not started.
-        new_target: Accept another target than the one that the query has written to, which does
-            not get the rows of earlier epochs.
+        writer: A writer from ``frame.writeStream``, with its format and options, before its start.
+        new_target: True to accept another target than the one that the query has written to. The
+            new target does not get the rows of earlier epochs.
 
     Raises:
-        QueryFailed: If it would refuse the first epoch, or cannot reach its target.
+        QueryFailed: If the sink would refuse the first epoch, or cannot reach its target.
     """
     try:
         said = writer_says(writer)
-    except Exception as error:  # noqa: BLE001  Spark's own start is as it was
+    except Exception as error:  # noqa: BLE001  the query then starts without a check
         _log.warning(
             "what a query writes to is not looked at before its start", exc_info=scrub(error)
         )
@@ -151,4 +156,4 @@ def _ask(said: WriterSays, *, new_target: bool) -> None:
     asked = PreflightRequest(said.rows.schema.json(), said.mode == "complete", new_target)
     reader = said.rows.sparkSession.read.format(said.format)
     given: Any = asked.to_options(said.options)
-    _ = reader.options(**given).load().schema  # under Connect, that is when it is asked
+    _ = reader.options(**given).load().schema  # under Connect, the schema is requested here

@@ -1,4 +1,4 @@
-"""A handle over one query of Spark: its state, its progress, its end. Driver."""
+"""A handle of one query of Spark: its state, its progress, its end. Driver."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class QueryState(Enum):
     """The stage of a query's life."""
 
     STARTING = "starting"
-    """It has no epoch behind it yet, and none under way."""
+    """It has completed no epoch yet, and none is running."""
     RUNNING = "running"
-    """An epoch is under way, or due."""
+    """An epoch is running, or due."""
     IDLE = "idle"
     """It waits for rows, or for its next trigger."""
     STOPPED = "stopped"
@@ -56,8 +56,8 @@ class QueryStatus:
     """The current activity of a query.
 
     Attributes:
-        state: In one word.
-        message: Spark's own words; of a failed query, the line that says why.
+        state: The stage of its life.
+        message: Spark's message; for a failed query, the reason.
     """
 
     state: QueryState
@@ -65,11 +65,11 @@ class QueryStatus:
 
 
 def status_of(query: StreamingQuery, why: str | None) -> QueryStatus:
-    """Look once.
+    """Return the status of a query.
 
     Args:
         query: Spark's handle.
-        why: Of a query that has failed, the line that says it.
+        why: The reason why the query has failed; None if it has not.
     """
     status: Any = query.status
     message = str(status["message"])
@@ -84,11 +84,11 @@ def status_of(query: StreamingQuery, why: str | None) -> QueryStatus:
 
 
 POLL_S = 0.1
-"""How often whoever waits for a query looks at it: Spark's handles ring no bell."""
+"""Interval of polling a query: Spark's handles send no notification."""
 
 
 class IdleTime:
-    """Looks at a query again and again, and knows when it last had something to do.
+    """A timer of a query's idle time, which polls the query.
 
     Args:
         query: Spark's handle.
@@ -108,8 +108,8 @@ class IdleTime:
             if newest["numInputRows"]:
                 self._busy_s = now_s
         status: Any = self._query.status
-        # While a query starts, it is neither at work nor idle by Spark's flags; while it looks for
-        # rows, its trigger is active, which takes most of the time of a busy machine.
+        # By Spark's flags, a starting query is neither active nor idle. While it polls its sources,
+        # its trigger is active, which takes most of the time on a busy machine.
         if status["message"].startswith("Initializing") or status["isDataAvailable"]:
             self._busy_s = now_s
         return now_s - self._busy_s
@@ -133,14 +133,15 @@ def start(
     grace: Seconds = 60,
     check: bool = True,
 ) -> Query:
-    """Start a query, if its sink takes it.
+    """Start a query, if its sink accepts it.
 
     Args:
-        writer: From ``frame.writeStream``, with its format or function, options and trigger.
-        timeout: How long it may run, seconds; then it is stopped as by `Query.stop`.
-        idle: How long it may be without a row, seconds; then likewise.
-        grace: How long an epoch under way may take then, seconds.
-        check: Whether the sink is asked first, by `krishiv_spark.queries.check`.
+        writer: A writer from ``frame.writeStream``, with its format or function, options and
+            trigger.
+        timeout: Maximum run time in seconds, after which it is stopped as by `Query.stop`.
+        idle: Maximum time without a row in seconds, after which it is stopped in the same way.
+        grace: Maximum time that the current epoch may then take, in seconds.
+        check: True to check the query with its sink first, by `krishiv_spark.queries.check`.
 
     Raises:
         QueryFailed: If the sink would refuse it.
@@ -155,15 +156,17 @@ def start(
 
 
 class Query(AbstractContextManager["Query"]):
-    """A streaming query that runs, or has run. As a context, it is stopped at the end.
+    """A streaming query that is active or has ended.
+
+    As a context manager, it is stopped at the end.
 
     Args:
-        spark: Spark's own handle, which stays usable.
+        spark: Spark's own handle, which remains usable.
 
     Attributes:
-        given_up: Whether `stop` did not wait for the end of an epoch: it is not visible, and the
-            next start does it again. With `timeout` and `idle` as well.
-        was_unready: Whether `stop` has come before the query had once looked for rows.
+        given_up: True if `stop` did not wait for the end of an epoch, which is then not visible;
+            the next start repeats it. Also with `timeout` and `idle`.
+        was_unready: True if `stop` was called before the query had polled its sources once.
     """
 
     def __init__(self, spark: StreamingQuery) -> None:
@@ -186,7 +189,7 @@ class Query(AbstractContextManager["Query"]):
 
     @property
     def name(self) -> str | None:
-        """Spark's ``queryName``; None without one."""
+        """Spark's ``queryName``; None if there is none."""
         return self.spark.name
 
     @property
@@ -213,31 +216,31 @@ class Query(AbstractContextManager["Query"]):
 
     @property
     def last_progress(self) -> Progress | None:
-        """The newest epoch, or the newest time it was idle (`Progress.is_idle`); None at first."""
+        """The newest epoch or idle report (`Progress.is_idle`); None before the first."""
         told: Any = self.spark.lastProgress
         return None if told is None else Progress.of(told)
 
     @property
     def progress(self) -> list[Progress]:
-        """The newest epochs, oldest first, among the hundred times, busy or idle, of Spark's."""
+        """The newest epochs, oldest first, among the hundred reports that Spark keeps."""
         told: Any = self.spark.recentProgress
         return [Progress.of(one) for one in told if not is_idle(one)]
 
     def await_termination(self, timeout: Seconds | None = None) -> bool:
-        """Wait until it has ended.
+        """Wait until the query has ended.
 
         Args:
-            timeout: How long at most, seconds; None for ever.
+            timeout: Maximum wait in seconds; None for no limit.
 
         Returns:
-            Whether it has.
+            True if the query has ended.
 
         Raises:
             QueryFailed: If it has ended with an error.
         """
         until_s = None if timeout is None else time.monotonic() + in_seconds(timeout)
         while self.is_active:
-            # In steps: within Spark's own waiting Python takes no signal.
+            # Waits are short, since Python handles no signal within Spark's own wait.
             left_s = 1.0 if until_s is None else min(1.0, until_s - time.monotonic())
             if left_s <= 0:
                 return False
@@ -247,10 +250,12 @@ class Query(AbstractContextManager["Query"]):
         return True
 
     def process_all_available(self) -> None:
-        """Wait until all rows that are there now are written. For tests: it may take for ever.
+        """Wait until all available rows are written.
+
+        For tests: with a busy source it may never return.
 
         Raises:
-            QueryFailed: If it ends with an error meanwhile.
+            QueryFailed: If the query fails before that.
         """
         try:
             self.spark.processAllAvailable()
@@ -260,16 +265,16 @@ class Query(AbstractContextManager["Query"]):
             raise
 
     def stop(self, grace: Seconds = 60) -> bool:
-        """Stop it between two epochs, if that is possible in time.
+        """Stop the query between two epochs, if that is possible in time.
 
         An epoch that is stopped in the middle is given up: it is not visible, and the next start
-        does it again. A query whose epochs always take longer than `grace` never goes on.
+        repeats it. A query whose epochs always take longer than `grace` makes no progress.
 
         Args:
-            grace: How long the epoch under way may take, seconds.
+            grace: Maximum time that the current epoch may take, in seconds.
 
         Returns:
-            Whether it was stopped between two epochs.
+            True if it was stopped between two epochs.
         """
         until_s, begun = time.monotonic() + in_seconds(grace), self._newest()
         in_time = True
@@ -282,32 +287,32 @@ class Query(AbstractContextManager["Query"]):
         is_active, is_in_epoch = self.is_active, not in_time and status["isDataAvailable"]
         starts = status["message"].startswith("Initializing") or not in_time
         self.spark.stop()
-        # The epoch may have ended meanwhile.
+        # The epoch may have ended since.
         self.given_up = bool(is_in_epoch and self._newest() == begun)
         self.was_unready = bool(is_active and starts and self.spark.lastProgress is None)
         return in_time
 
     @property
     def made_no_progress(self) -> bool:
-        """True if it was stopped although there was work, and had reported no progress.
+        """True if the query was stopped although there was work, and had reported no progress.
 
-        It makes none at its next start either, unless it is given more time. A query that had found
-        no rows before was up to date, so it has made progress.
+        It makes none at its next start either, unless it gets more time. A query that had found no
+        new rows was up to date, so it has made progress.
         """
         return (self.given_up or self.was_unready) and self.spark.lastProgress is None
 
     def cancel(self) -> None:
-        """Stop it now, in the middle of an epoch if there is one; see `stop`."""
+        """Stop the query now, even in the middle of an epoch; see `stop`."""
         self.spark.stop()
 
     def stop_when(
         self, *, timeout: Seconds | None = None, idle: Seconds | None = None, grace: Seconds = 60
     ) -> None:
-        """Stop the query in a thread that ends with it.
+        """Stop the query later, in a thread that ends with it.
 
         Args:
-            timeout: When it has run so long from now on, seconds.
-            idle: When no row has come for so long, seconds.
+            timeout: Maximum run time from now on, in seconds.
+            idle: Maximum time without a row, in seconds.
             grace: As for `stop`.
         """
         watch = _Watch(self, timeout, idle, grace)
@@ -324,7 +329,7 @@ class Query(AbstractContextManager["Query"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Whoever has an error wants the end, and not to wait for an epoch.
+        # After an error, the caller wants the end, and not to wait for an epoch.
         self.cancel() if kind is not None else self.stop()
 
     def _wait(self, seconds: float) -> None:
@@ -346,7 +351,7 @@ class Query(AbstractContextManager["Query"]):
 
 
 class _Watch:
-    """Stops a query when its time is up."""
+    """A watcher that stops a query when its time is over."""
 
     def __init__(
         self, query: Query, timeout: Seconds | None, idle: Seconds | None, grace: Seconds
@@ -358,7 +363,7 @@ class _Watch:
         self._grace = grace
 
     def run(self) -> None:
-        """Look until it has ended, or should."""
+        """Poll the query until it has ended, or must be stopped."""
         while self._query.is_active:
             if self._is_over():
                 self._query.stop(self._grace)

@@ -27,26 +27,27 @@ __all__ = ["Listening", "Progress", "SourceProgress", "listen"]
 
 
 _WAITING = "_waiting"
-"""What our sources say of what is newest ends so, where it counts what is still to be read."""
+"""Suffix of keys by which this package's sources report their lag in the newest position."""
 
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """The rows that were read of one source.
+    """The progress of one source.
 
     Attributes:
-        description: Spark's words for the source.
-        kind: What kind of source it is, in one word: of ours "kafka", "parquet" and the like, of
-            others the name of Spark's class.
-        start: Offset before the epoch, from JSON; None at the beginning.
-        end: Offset behind it.
-        latest: What the source says of what is newest there; None before Spark 4.2, and if it says
-            nothing.
-        rows: That were read.
-        rows_per_s: Read in a second of the time since the epoch before; None if not known.
-        waiting: What there is behind `end`, by kind, as `latest` says: "rows", "offsets", "files",
-            "bytes", "snapshots". Empty if it does not say.
-        watermark: Of a source of ours with event time: that of `end`.
+        description: Spark's description of the source.
+        kind: The kind of the source: "kafka", "parquet" and so on for this package's, the name of
+            Spark's class for others.
+        start: Offset at the start of the epoch, as parsed JSON; None at the beginning of the
+            source.
+        end: Offset at the end of the epoch.
+        latest: The newest position that the source reports; None before Spark 4.2, or if it reports
+            none.
+        rows: Number of rows read.
+        rows_per_s: Rows per second of the time since the previous epoch; None if it is unknown.
+        waiting: The lag after `end` by unit, as in `latest`: "rows", "offsets", "files", "bytes",
+            "snapshots". Empty if it is not reported.
+        watermark: The watermark in `end`, for this package's sources with event time.
     """
 
     description: str
@@ -61,12 +62,12 @@ class SourceProgress:
 
     @property
     def lag(self) -> int | None:
-        """Rows behind `end`, or positions, where these are counted; None otherwise."""
+        """The number of rows, or offsets, after `end`, if it is reported; None otherwise."""
         return self.waiting.get("rows", self.waiting.get("offsets"))
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
-        """Return the values of Spark's own progress of a source."""
+        """Return the values of Spark's own report of a source."""
         end, latest = _parsed(told.get("endOffset")), _parsed(told.get("latestOffset"))
         description = str(told.get("description", ""))
         return cls(
@@ -87,22 +88,22 @@ class Progress:
     """The work of a query in one epoch, or a trigger without new rows.
 
     Attributes:
-        query: Id of the query, the same for ever.
-        run: Id of this run of it.
-        name: Of the query; None without one.
-        epoch: Number of the epoch (Spark's batch id); of the one that comes next, if it is idle.
-        is_idle: Whether Spark has only looked for rows: it tells of that every ten seconds
+        query: Permanent id of the query.
+        run: Id of this run of the query.
+        name: Name of the query; None if it has none.
+        epoch: Number of the epoch (Spark's batch id); of the next one, if the query is idle.
+        is_idle: True if Spark found no new rows. Spark reports that every ten seconds
             (``spark.sql.streaming.noDataProgressEventInterval``).
-        began: When its trigger fired.
-        duration: How long it took, until Spark has written down that it is over.
-        phases: How long each part took, by Spark's names for them.
-        rows: That were read.
-        rows_per_s: Processed in a second; None if not known.
-        watermark: Event time before which no row is waited for; None without one.
-        sources: By source, in Spark's order.
-        written: Rows that were written, as Spark counts them; None if it does not.
-        state_rows: In the state of all of Spark's operators.
-        state_bytes: Memory that this state takes, as Spark says.
+        began: Time when its trigger fired.
+        duration: Duration until Spark has logged the epoch as completed.
+        phases: Duration of each phase, by Spark's names.
+        rows: Number of rows read.
+        rows_per_s: Rows processed per second; None if it is unknown.
+        watermark: Event time before which no more rows are expected; None if there is none.
+        sources: The progress of each source, in Spark's order.
+        written: Number of rows written, as Spark counts them; None if it does not.
+        state_rows: Number of rows in the state of all of Spark's operators.
+        state_bytes: Memory for this state, as Spark reports it.
     """
 
     query: str
@@ -128,7 +129,7 @@ class Progress:
 
     @property
     def lag(self) -> int | None:
-        """Rows or positions behind this epoch, of all sources that tell; None if none does."""
+        """The total lag in rows or offsets of all sources that report it; None if none does."""
         known = [source.lag for source in self.sources if source.lag is not None]
         return sum(known) if known else None
 
@@ -149,7 +150,7 @@ class Progress:
             phases={name: timedelta(milliseconds=int(ms)) for name, ms in durations.items()},
             rows=_count(told.get("numInputRows")) or 0,
             rows_per_s=_rate(told.get("processedRowsPerSecond")),
-            # Spark shows 1970 as long as it knows none.
+            # Spark shows 1970 while there is no watermark.
             watermark=_time(watermark) if watermark and not watermark.startswith("1970") else None,
             sources=tuple(SourceProgress.of(one) for one in told.get("sources") or ()),
             written=written,
@@ -159,9 +160,9 @@ class Progress:
 
 
 def is_idle(told: Mapping[str, Any]) -> bool:
-    """Return True if a progress of Spark's reports that there was nothing to do.
+    """Return True if a report of Spark states that there was nothing to do.
 
-    It has the number of the epoch that comes next then (Spark's ``ProgressContext``).
+    It then contains the number of the next epoch (Spark's ``ProgressContext``).
     """
     return "addBatch" not in (told.get("durationMs") or {})
 
@@ -176,7 +177,7 @@ def _count(given: Any) -> int | None:
 
 
 def _rate(given: Any) -> float | None:
-    # NaN and infinity of an epoch that took no time.
+    # An epoch that took no time has a rate of NaN or infinity.
     return None if given is None or not abs(float(given)) < float("inf") else float(given)
 
 
@@ -193,7 +194,8 @@ def _kind(description: str, end: Any) -> str:
     own = end.get("kind") if isinstance(end, Mapping) else None
     if isinstance(own, str):
         return own
-    # As "KafkaV2[Subscribe[orders]]", or a class with its package and an address.
+    # The description is "KafkaV2[Subscribe[orders]]", for example, or a class with its package and
+    # an address.
     return re.split(r"[^\w.]", description, maxsplit=1)[0].rpartition(".")[2]
 
 
@@ -217,7 +219,7 @@ def _waiting(end: Any, latest: Any) -> Mapping[str, int]:
 
 
 def _distance(end: Any, latest: Any) -> int | None:
-    """Return by how much the numbers of one offset exceed those of another of its form."""
+    """Return the difference between the numbers of two offsets of the same form."""
     if isinstance(end, bool) or isinstance(latest, bool):
         return None
     if isinstance(end, int) and isinstance(latest, int):
@@ -239,28 +241,28 @@ def listen(
     progress: Callable[[Progress], object] | None = None,
     ended: Callable[[str, QueryFailed | None], object] | None = None,
 ) -> Listening:
-    """Call functions, in a thread of Spark's, for all queries of a session.
+    """Call functions for all queries of a session, in a thread of Spark's.
 
-    What they raise is logged, and no query fails of it.
+    Their errors are logged, and no query fails because of them.
 
     Args:
         spark: The session.
-        started: Given a query's id and name, when it starts.
-        progress: Given each epoch, when it is over.
-        ended: Given a query's id, and its error if it has failed.
+        started: Called with the id and the name of a query when it starts.
+        progress: Called with each epoch when it is completed.
+        ended: Called with the id of a query, and its error if it has failed.
 
     Returns:
-        Until it is removed, or its ``with`` is left, they are called.
+        A handle. The functions are called until it is removed, or its ``with`` block ends.
     """
     return Listening(spark, _Listener(started, progress, ended))
 
 
 class Listening(AbstractContextManager["Listening"]):
-    """Functions that are called, until `remove`.
+    """A registration of functions that are called until `remove`.
 
     Args:
         spark: The session.
-        listener: Spark's.
+        listener: Spark's listener.
     """
 
     def __init__(self, spark: SparkSession, listener: StreamingQueryListener) -> None:
@@ -269,7 +271,7 @@ class Listening(AbstractContextManager["Listening"]):
         spark.streams.addListener(listener)
 
     def remove(self) -> None:
-        """Call them no more; any number of times."""
+        """Stop the calls. It may be called repeatedly."""
         self._spark.streams.removeListener(self._listener)
 
     def __exit__(
@@ -282,7 +284,7 @@ class Listening(AbstractContextManager["Listening"]):
 
 
 class _Listener(StreamingQueryListener):
-    """Spark's events, as values."""
+    """A listener that converts Spark's events to values."""
 
     def __init__(
         self,
@@ -295,20 +297,20 @@ class _Listener(StreamingQueryListener):
         self._ended = ended
 
     def onQueryStarted(self, event: Any) -> None:
-        """Spark: driver."""
+        """Report the start of a query. Spark: driver."""
         if self._started is not None:
             _call(self._started, str(event.id), event.name)
 
     def onQueryProgress(self, event: Any) -> None:
-        """Spark: driver."""
+        """Report an epoch. Spark: driver."""
         if self._progress is not None:
             _call(self._progress, Progress.of(event.progress))
 
     def onQueryIdle(self, event: Any) -> None:
-        """Spark: driver. Nothing has happened."""
+        """Do nothing: the query is idle. Spark: driver."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Spark: driver."""
+        """Report the end of a query. Spark: driver."""
         if self._ended is not None:
             _call(self._ended, str(event.id), _failed(event.exception))
 
@@ -323,5 +325,5 @@ def _failed(text: str | None) -> QueryFailed | None:
 def _call(function: Callable[..., object], *given: object) -> None:
     try:
         function(*given)
-    except Exception as error:  # noqa: BLE001  a listener is nobody's reason to fail
+    except Exception as error:  # noqa: BLE001  a listener must not stop a query
         _log.error("a listener of queries has failed", exc_info=scrub(error))

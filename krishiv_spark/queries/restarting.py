@@ -1,4 +1,4 @@
-"""Queries that are started again when what stopped them may pass. Driver."""
+"""Restarts of queries after transient errors. Driver."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _log = logging.getLogger(__name__)
 
 
 class Restarts:
-    """The rule by which a query starts again after an error.
+    """The rule by which a query is restarted after an error.
 
     Args:
-        attempts: How often it may start again without an epoch in between.
-        pause: Before the first new start, seconds; each next one doubles it.
-        longest_pause: Seconds.
+        attempts: Maximum number of restarts without a completed epoch in between.
+        pause: Pause before the first restart, in seconds. It doubles for each further restart.
+        longest_pause: Maximum pause, in seconds.
     """
 
     def __init__(self, attempts: int, pause: Seconds, longest_pause: Seconds) -> None:
@@ -31,15 +31,15 @@ class Restarts:
         self._again = 0
 
     def pause_after(self, error: Exception, name: str, *, progressed: bool) -> float:
-        """Return the pause before the next start, seconds.
+        """Return the pause before the next start, in seconds.
 
         Args:
-            error: It ended with, or could not be started for.
-            name: Of the query.
-            progressed: Whether there was an epoch before the error.
+            error: The error with which it ended, or could not be started.
+            name: The name of the query.
+            progressed: True if an epoch was completed before the error.
 
         Raises:
-            Exception: The one that was given, if it is not to start again.
+            Exception: The given error, if the query must not be restarted.
         """
         failed = failure_of(error)
         self._again = 0 if progressed else self._again
@@ -58,29 +58,30 @@ def run(
     pause: Seconds = 1,
     longest_pause: Seconds = 60,
 ) -> Query:
-    """Run a query until it ends, and again after errors that may pass by themselves.
+    """Run a query until it ends, and restart it after transient errors.
 
-    Those are a broker, catalog or store that cannot be reached, and a commit of which nobody knows
-    whether it has happened: a query that starts again finds that out first. A checkpoint that does
-    not fit, rows that do not, another driver: these never pass.
+    Transient are a broker, catalog or store that cannot be reached, and a commit whose outcome is
+    unknown: a restarted query first determines the outcome. Errors about a checkpoint or rows that
+    do not fit, or about another driver, are never transient.
 
     Args:
         make: Starts the query, on its checkpoint.
-        restarts: How often it may start again without an epoch in between.
-        pause: Before the first new start, seconds; each next one doubles it.
-        longest_pause: Seconds.
+        restarts: Maximum number of restarts without a completed epoch in between.
+        pause: Pause before the first restart, in seconds. It doubles for each further restart.
+        longest_pause: Maximum pause, in seconds.
 
     Returns:
         The query that has ended; see `Query.made_no_progress`.
 
     Raises:
-        QueryFailed: If it has ended with an error that does not pass, or has not passed.
+        QueryFailed: If it has ended with a permanent error, or with a transient one after the
+            maximum number of restarts.
     """
     policy = Restarts(restarts, pause, longest_pause)
     while True:
         try:
             query = make()
-        except QueryFailed as failed:  # its sink was asked first
+        except QueryFailed as failed:  # its sink's check has failed
             time.sleep(policy.pause_after(failed, "that is to begin", progressed=False))
             continue
         try:

@@ -19,8 +19,7 @@ class LruCache(Generic[Key, Value]):
     """A mapping that drops its least recently used keys. Any thread.
 
     Args:
-        most: Maximum number of keys, or maximum sum of weights; the newest key stays whatever it
-            weighs.
+        most: Maximum number of keys, or maximum sum of weights; the newest key is always kept.
         weight: Returns the weight of a value, at least 1; None if each weighs 1.
     """
 
@@ -42,7 +41,7 @@ class LruCache(Generic[Key, Value]):
             return self._values.get(key)
 
     def put(self, key: Key, value: Value) -> None:
-        """Cache a value, instead of another one of its key."""
+        """Cache a value, replacing another one with the same key."""
         with self._lock:
             self._drop(key)
             self._values[key] = value
@@ -67,10 +66,10 @@ def user_cache() -> Path:
 
 
 def find_stranger(folder: Path) -> str | None:
-    """Return how another user of the machine could put a file into a folder; None if none can.
+    """Return the way in which another user could put a file into a folder; None if there is none.
 
     The folder and those above it must belong to this user or root, and no other user may write to
-    them. A folder above it may have the sticky bit, as ``/tmp``.
+    them. A folder above it may have the sticky bit, as ``/tmp`` has.
 
     Raises:
         OSError: If the folder does not exist, or its status cannot be read.
@@ -98,7 +97,7 @@ def _is_shared(found: os.stat_result) -> bool:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Return True if a group has no member but this user, or root.
+    """Return True if a group has no members except this user or root.
 
     Many systems give each user a group of the same name, and let it write by default.
     """

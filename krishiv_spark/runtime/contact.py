@@ -1,8 +1,9 @@
-"""Servers that this application has reached, and how long a server is waited for.
+"""Servers that this application has reached, and the resulting timeouts.
 
-A wrong address is an error soon, and before a row moves. A server that has answered once is in
-trouble if it does not answer, and a running query waits for it. Spark ends idle Python processes
-after a minute, so contacts are recorded in the folder that the processes of one driver share.
+A wrong address causes an error soon, before a row is written. If a server that has answered before
+does not answer, it is in trouble, and a running query waits for it. Spark ends idle Python
+processes after a minute, so contacts are recorded in the folder that the processes of one driver
+share.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def has_contacted(name: str) -> bool:
     """Return True if a process of this application on this machine has reached a server.
 
     Args:
-        name: Of the server, as it was recorded.
+        name: Name of the server, as it was recorded.
     """
     return name in _contacted or (application() is not None and _marker_file(name).exists())
 
@@ -40,8 +41,8 @@ def record_contact(name: str) -> None:
     """Record that a server has answered, for all processes of this application on this machine.
 
     Args:
-        name: Of the server, and of the settings that reach it. It contains no secret: other users
-            may see its digest.
+        name: Name of the server and of its settings. It contains no secret, since other users may
+            see its digest.
     """
     if name in _contacted:
         return
@@ -59,7 +60,7 @@ def _marker_file(name: str) -> Path:
 
 # --- timeouts
 
-# Together less than 10 s: a request that starts at the end of the first gets the second in full.
+# Together less than 10 s: a request that starts at the end of the first contact gets its full time.
 _FIRST_CONTACT_S = 5.0
 _FIRST_REQUEST_S = 4.0
 
@@ -82,11 +83,12 @@ class TimeoutPolicy:
 
 
 _waiting_processes: set[int] = set()
-"""The id of this process, once it waits for each server. A set, so that tests can replace it."""
+"""The ids of processes that use long timeouts: this process, if any. It is a set, so that tests can
+replace it."""
 
 
 def use_long_timeouts() -> None:
-    """Wait for each server as if it had answered already. Executor and commit process.
+    """Use the timeouts of servers that have answered before. Executor and commit process.
 
     The planner has reached them, and the first requests of these processes may be large.
     """
@@ -94,13 +96,13 @@ def use_long_timeouts() -> None:
 
 
 def timeout_policy(name: str, timeout_ms: int, *, is_user_set: bool) -> TimeoutPolicy:
-    """Return how long a server is waited for now.
+    """Return the current timeouts for a server.
 
     Args:
-        name: Of the server, as `record_contact` takes it.
+        name: Name of the server, as for `record_contact`.
         timeout_ms: Maximum duration of one request.
-        is_user_set: True if the user has set that duration; then it holds for the first request
-            too.
+        is_user_set: True if the user has set that duration, which then also applies to the first
+            request.
     """
     request_s = timeout_ms / 1000
     if os.getpid() in _waiting_processes or has_contacted(name):

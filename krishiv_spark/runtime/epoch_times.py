@@ -1,4 +1,4 @@
-"""Milliseconds since 1970 UTC as times, also those that Python's `datetime` cannot hold."""
+"""Milliseconds since 1970 UTC as times, including those outside of Python's `datetime`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LAST = datetime.max.replace(tzinfo=timezone.utc)
 
 
 def to_datetime(ms: int) -> datetime:
-    """Return a time in UTC; the first or last one that Python has, if it is beyond."""
+    """Return a time in UTC; times outside of Python's range become its first or last one."""
     try:
         return _EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
@@ -20,7 +20,7 @@ def to_datetime(ms: int) -> datetime:
 
 
 def format_time(ms: int) -> str:
-    """Return a time as ISO 8601 in UTC, and as a number where Python has no such time."""
+    """Return a time as ISO 8601 in UTC, or as a number if it is outside of Python's range."""
     found = to_datetime(ms)
     if found in (_FIRST, _LAST):
         return f"{ms} ms since 1970"

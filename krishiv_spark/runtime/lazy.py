@@ -1,4 +1,4 @@
-"""Names that a package or a class offers without having imported where they are defined."""
+"""Attributes of packages and classes that are imported on first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["find", "find_format", "later", "route_names"]
 
 
 class _Later:
-    """An attribute of a class that is imported when it is asked for."""
+    """An attribute of a class that is imported when it is read."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
@@ -22,7 +22,7 @@ class _Later:
 def later(module: str, name: str) -> Any:
     """Return an attribute for a class whose value is imported from a module on first use.
 
-    So the class can be unpickled where only others of its attributes are used.
+    So the class can be unpickled in a process that uses only its other attributes.
     """
     return _Later(module, name)
 
@@ -35,11 +35,11 @@ def find(package: str, homes: Mapping[str, str], name: str) -> object:
 
     Args:
         package: Its full name.
-        homes: By each name that it offers, the full name of the module that defines it.
-        name: The one that is asked for.
+        homes: The full name of the module that defines each of its names.
+        name: The requested name.
 
     Raises:
-        AttributeError: If the package offers no such name.
+        AttributeError: If the package has no such name.
     """
     if name not in homes:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -49,8 +49,8 @@ def find(package: str, homes: Mapping[str, str], name: str) -> object:
 def find_format(name: str) -> Any:
     """Return the class of a format by its name, as `krishiv_spark.formats.find_format` does.
 
-    A fan-out finds its routes by this, and a chain its parts: they are below the formats, and may
-    not import those.
+    A fan-out finds its routes by it, and a chain its parts: both are below the formats, and may not
+    import them.
     """
     return import_module("krishiv_spark.formats").find_format(name)
 

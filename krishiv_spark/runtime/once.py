@@ -1,4 +1,4 @@
-"""Warnings that each process gives once."""
+"""Warnings that each process logs once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _given: set[tuple[str, Hashable]] = set()
 
 
 def warn_once(log: logging.Logger, about: Hashable, text: str, *args: object) -> None:
-    """Log a warning, unless this process has given the logger one about the same thing.
+    """Log a warning, unless this process has logged one about the same subject.
 
     Args:
-        log: Of the module that warns.
-        about: What is warned of.
-        text: With places for the rest, as `logging` takes it.
-        args: What stands there.
+        log: The logger of the module.
+        about: The subject of the warning.
+        text: The text with placeholders, as for `logging`.
+        args: The values of the placeholders.
     """
     if (log.name, about) not in _given:
         _given.add((log.name, about))

@@ -31,7 +31,7 @@ class Backoff:
         self.succeeded()
 
     def succeeded(self) -> None:
-        """Set the deadline and the pauses again, since there was progress."""
+        """Reset the deadline and the pauses, since there was progress."""
         self._until_s = time.monotonic() + self._timeout_s
         self._next_s = self._shortest_s
 
@@ -53,7 +53,7 @@ class Backoff:
 
         Yields:
             Maximum duration of the attempt, in seconds; more than 0 unless ``timeout_s`` is 0. An
-            attempt without time would fail, and hide why those before it failed.
+            attempt without time would fail, and its error would hide the earlier one.
         """
         left_s = self._timeout_s
         yield left_s
@@ -61,17 +61,17 @@ class Backoff:
             yield left_s
 
     def pause_or_raise(self, error: Callable[[], Exception]) -> None:
-        """Pause.
+        """Pause before the next attempt.
 
         Raises:
-            Exception: The given one, after the deadline.
+            Exception: The given error, after the deadline.
         """
         if not self.pause():
             raise error()
 
 
 def _add_jitter(pause_s: float) -> float:
-    """Return a half to all of a pause: two drivers that collide do not do so repeatedly."""
+    """Return 50 to 100 % of a pause, so that two drivers that collide do not do so repeatedly."""
     return random.uniform(pause_s / 2, pause_s)  # noqa: S311  no secret
 
 
@@ -87,7 +87,7 @@ def map_in_parallel(function: Callable[[_Item], _Answer], items: Sequence[_Item]
     """Return the results of a function for each item, in their order; one item needs no thread.
 
     Raises:
-        Exception: The first that the function raises, after it was called for all items.
+        Exception: The first error of the function, after it was called for all items.
     """
     if len(items) <= 1:
         return [function(item) for item in items]

@@ -124,7 +124,8 @@ def _freeze(_modules: int) -> None:
 
 
 _COLLECTED_AFTER = 50_000
-"""New container objects between two collections. Python's 700 or 2 000 are a few dozen files."""
+"""Number of new container objects between two collections. Python's 700 or 2 000 correspond to a
+few dozen files."""
 
 
 def _collect_rarely() -> None:

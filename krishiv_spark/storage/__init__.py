@@ -1,8 +1,9 @@
 """Stores of checkpoints, epoch logs and tables: disks, object stores, HDFS.
 
 A URL and options become a `Folder`, the `Files` of a store, or `Uploads` to it. The options
-``storage.<kind>.<setting>`` set how a store is reached; the environment provides the rest, as the
-store's own tools read it. A kind of store is a class (`krishiv_spark.storage.base.BaseStore`).
+``storage.<kind>.<setting>`` configure the connection and the login; the environment provides the
+rest, as for the store's own tools. A kind of store is a class
+(`krishiv_spark.storage.base.BaseStore`).
 """
 
 from krishiv_spark.runtime.contact import use_long_timeouts

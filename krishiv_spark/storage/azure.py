@@ -89,7 +89,7 @@ class AzureSettings(StoreSettings):
         return self.sas is not None and not any(others)
 
     def signs(self) -> bool:
-        """Return True if requests are signed by a key of the account, which is not sent."""
+        """Return True if requests are signed with an account key, which is not sent."""
         return self.key is not None
 
     @property
@@ -190,10 +190,10 @@ def _account_of(url: StoreUrl) -> tuple[str, str]:
 # --- Azure's own client
 
 _RETRIES = 7
-"""Of one request, with pauses that grow from 2 s to half a minute: throttling lasts."""
+"""Number of retries of one request, with pauses of 2 s to half a minute, since throttling lasts."""
 
 _FIRST_RETRIES = 1
-"""Before the store has answered once, together less than 15 s."""
+"""Number of retries before the first answer of the store, which take less than 15 s."""
 
 
 @dataclass(frozen=True)
@@ -231,9 +231,10 @@ class AzureClient(StoreClient):
 
 
 def _code_of(error: Exception) -> str:
-    """Return Azure's code in an answer that refuses a request; empty for another error."""
+    """Return Azure's error code for a refused request; empty for another error."""
     code = getattr(error, "error_code", None)
-    return str(getattr(code, "value", code) or "")  # the codes that the client knows are an enum
+    # Codes that the client defines are members of an enum.
+    return str(getattr(code, "value", code) or "")
 
 
 def _transport(settings: AzureSettings, timeouts: TimeoutPolicy) -> Any:
@@ -257,7 +258,7 @@ def _transport(settings: AzureSettings, timeouts: TimeoutPolicy) -> Any:
 
 
 def _credential(account: str, settings: AzureSettings) -> Any:
-    """Return the login as obstore chooses it: keys first, and the machine's identity last."""
+    """Return the login in obstore's order: keys first, and the machine's identity last."""
     from azure import identity
     from azure.core.credentials import AzureSasCredential
 
@@ -298,18 +299,17 @@ class AzureUploads(Uploads):
     """Blocks of blobs of Azure that are not committed.
 
     A blob without a committed block is in no ordinary listing and cannot be read. A process that
-    knows the ids of its blocks can commit them, in one step (Put Block List), under the condition
-    that the blob does not exist. Committed blocks are not uncommitted any more, so a second commit
-    is refused: then the blob is read, which carries the upload's nonce in its metadata.
+    knows the ids of its blocks can commit them in one step (Put Block List), under the condition
+    that the blob does not exist. A second commit is refused, since the blocks are no longer
+    uncommitted. Then the blob is read: its metadata contains the nonce of the upload.
 
-    Azure has no call to delete blocks. An empty list of blocks replaces them by a blob without
-    bytes, which is deleted next. In between the blob is visible, and if the process dies there, it
-    stays until the next abort. So blocks that no process is going to complete stay: Azure deletes
-    them after a week. Only where a late driver might still complete them, they are deleted in this
-    way.
+    Azure has no call to delete blocks. An empty list of blocks replaces them by an empty blob,
+    which is deleted next. In between the blob is visible, and if the process dies there, it remains
+    until the next abort. So blocks that no process will complete are kept, and Azure deletes them
+    after a week. They are deleted in this way only if a late driver might still complete them.
 
     Args:
-        store: The location below which they are.
+        store: The location to which their keys are relative.
 
     Raises:
         OptionError: If Azure's client is missing.
@@ -337,7 +337,7 @@ class AzureUploads(Uploads):
 
     @override
     def abort(self, upload: Upload) -> None:
-        """Delete the blocks, and the empty blob of an abort that died halfway."""
+        """Delete the blocks, and the empty blob of an interrupted abort."""
         if self._is_open(upload):
             self._commit("abort", upload.model_copy(update={"parts": ()}), _BURIED)
         found = self._read_properties(upload)
@@ -346,11 +346,11 @@ class AzureUploads(Uploads):
 
     @override
     def discard(self, upload: Upload) -> None:
-        """Do nothing: Azure deletes the blocks a week after the last one."""
+        """Do nothing: Azure deletes the blocks a week after the last one was sent."""
 
     @override
     def pending(self) -> Iterator[PendingUpload]:
-        """Yield none: no process can delete them without showing a file."""
+        """Yield nothing: no process can delete the blocks without making a file visible."""
         return iter(())
 
     @override
@@ -383,7 +383,7 @@ class AzureUploads(Uploads):
         return self._client.ask(f"{verb} the upload of {self.url}/{key}", ask)
 
     def _commit(self, verb: str, upload: Upload, name: str) -> bool:
-        """Commit blocks with a named nonce; False if they are missing or the blob exists."""
+        """Commit blocks with a named nonce; return False if they are missing or the blob exists."""
         commit = partial(_commit, upload.parts, {name: upload.nonce})
         return self.ask(verb, upload.key, commit, _REFUSED) is not None
 
@@ -420,7 +420,7 @@ class _AzureSender(PartSender):
             raise StorageError(
                 f"{self._uploads.url}/{self._key} has no bytes: no block can be empty"
             )
-        block = f"{number:05}"  # all ids of a blob are of the same length, and there are 50 000
+        block = f"{number:05}"  # all ids of a blob have the same length; there are at most 50 000
         self._uploads.ask("write to", self._key, lambda blob: blob.stage_block(block, data))
         return block
 
@@ -433,7 +433,7 @@ def _commit(blocks: tuple[str, ...], metadata: Mapping[str, str], blob: Any) -> 
     from azure.core import MatchConditions
     from azure.storage.blob import BlobBlock, BlockState
 
-    # Of uncommitted blocks alone: some servers would commit again what is committed.
+    # Only uncommitted blocks are listed, since some servers would commit committed ones again.
     listed = [BlobBlock(block, state=BlockState.UNCOMMITTED) for block in blocks]
     return blob.commit_block_list(
         listed, metadata=dict(metadata), match_condition=MatchConditions.IfMissing

@@ -1,8 +1,8 @@
-"""A store: its URLs, what it can do, and the registry in which it is found.
+"""The contract of stores and their URLs, and the registry of their kinds.
 
-A kind of store is one class, a subclass of `BaseStore` in its own module, and one
-registration: a line in `_BUILT_IN`, or, for a store of another package, an entry point of the group
-``krishiv_spark.stores`` whose name is the kind. Other modules ask the class.
+A kind of store is one class, a subclass of `BaseStore` in its own module, and one registration: a
+line in `_BUILT_IN`, or, for a store of another package, an entry point of the group
+``krishiv_spark.stores`` whose name is the kind. Other modules call the class.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StoreUrl:
         """Parse a location of a user or of Spark; nothing in it is escaped, as in Hadoop.
 
         Raises:
-            OptionError: If the scheme is not known, a bucket is missing, or a ``file:`` URL names
+            OptionError: If the scheme is unknown, a bucket is missing, or a ``file:`` URL names
                 another machine.
         """
         scheme = url_scheme(text) or "file"
@@ -82,27 +82,27 @@ class StoreUrl:
 
     @property
     def store(self) -> tuple[str, str]:
-        """Kind and authority, the same for all URLs that certainly are in one store.
+        """The kind and the authority, which are equal for URLs that are certainly in one store.
 
-        The schemes of a bucket are equivalent. Those of HDFS are not: they choose the NameNode's
-        service, and whether a login is encrypted.
+        The schemes of a bucket are equivalent. Those of HDFS are not: they select the service of
+        the NameNode, and whether a login is encrypted.
         """
         is_one = self.has_bucket or self.kind == "disk"
         return self.kind if is_one else self.scheme, self.authority
 
     @property
     def bucket(self) -> str:
-        """Bucket, or Azure's container."""
+        """The name of the bucket, or of Azure's container."""
         return self.authority.partition("@")[0]
 
     @property
     def host(self) -> str:
-        """Host after a container's name and ``@``, as of Azure; empty if the URL names none."""
+        """The host after a container's name and ``@``, as in Azure's URLs; empty if none."""
         return self.authority.partition("@")[2]
 
     @property
     def account(self) -> str:
-        """First part of `host`, Azure's storage account; empty if the URL names none."""
+        """The first part of `host`, Azure's storage account; empty if the URL has none."""
         return self.host.partition(".")[0]
 
     def __str__(self) -> str:
@@ -142,8 +142,8 @@ class Hint:
     """The meaning of a store's error code.
 
     Attributes:
-        means: What is wrong, as a clause.
-        advice: What to do; ``{keys}`` stands for `BaseStore.login_options`.
+        means: The cause, as a clause.
+        advice: The next step for the user; ``{keys}`` is replaced by `BaseStore.login_options`.
     """
 
     means: str
@@ -152,15 +152,15 @@ class Hint:
 
 @dataclass(frozen=True)
 class BaseStore(ABC):
-    """A store at a location: how it is reached, and what it can do there. Any process; pickles.
+    """A store at a location, with its settings and its operations. Any process; pickles.
 
-    A subclass sets the class variables below, and implements `folder` and `files`. Nothing is asked
-    of the store before a method of what they return is called. A subclass with more settings
-    declares ``settings`` again, with their type.
+    A subclass sets the class variables below, and implements `folder` and `files`. No request is
+    sent before a method of the returned objects is called. A subclass with more settings declares
+    ``settings`` again, with their type.
 
     Attributes:
         url: The location.
-        settings: Options of the store, as `settings_type`.
+        settings: Options of the store, of the type `settings_type`.
     """
 
     kind: ClassVar[str]
@@ -175,29 +175,33 @@ class BaseStore(ABC):
     """False for a store that error texts do not offer, such as one for tests."""
 
     title: ClassVar[str] = ""
-    """Name of the store for error texts, as "Azure"."""
+    """The name of the store in error texts, such as "Azure"."""
 
     login_options: ClassVar[str] = "the options 'storage.…'"
-    """The options that log in, for error texts, as "'storage.x.key' and '.secret'"."""
+    """The options for credentials, in error texts, such as "'storage.x.key' and '.secret'"."""
 
     endpoint_options: ClassVar[str] = ""
-    """The options that choose the server, for error texts; `storage.<kind>.endpoint` if empty."""
+    """The options that select the server, in error texts; `storage.<kind>.endpoint` if empty."""
 
     authority_form: ClassVar[re.Pattern[str]] = re.compile(r".+")
-    """Authorities of its URLs. They become part of a host name, which a '#' would end."""
+    """The form of the authorities of its URLs. They become part of a host name, which '#' would
+    end."""
 
     hints: ClassVar[Mapping[str, Hint]] = {}
-    """Meanings of the store's own error codes; they precede those that all stores share."""
+    """Meanings of the store's own error codes. They take precedence over those of all stores."""
 
     packages: ClassVar[Mapping[str, str]] = {}
-    """Packages by the modules that writing Parquet files needs, all in the extra named `kind`."""
+    """Packages, by module, that are needed to write Parquet files; the extra `kind` contains
+    them."""
 
     url: StoreUrl
     settings: StoreSettings
 
     @classmethod
     def parse_url(cls, text: str, scheme: str) -> StoreUrl:
-        """Parse a URL with one of the store's schemes; the default is one of a bucket.
+        """Parse a URL with one of the store's schemes.
+
+        The default implementation requires a bucket.
 
         Raises:
             OptionError: If it names no bucket.
@@ -232,15 +236,15 @@ class BaseStore(ABC):
         )
 
     def explain_error(self, error: Exception) -> str:
-        """Return what an error of the store's client means, and what to do, in one line."""
+        """Return the meaning of an error of the store's client, and the next step, in one line."""
         return first_line(str(error) or type(error).__name__, self.settings.secrets())
 
     def is_named(self, named: Iterable[StoreUrl]) -> bool:
         """Return True if the login goes to a server that the user has named, or to the provider's.
 
         Args:
-            named: Locations in stores of this kind that the user has named. The store's URL is none
-                of them: it may come from a file in a table, which others can write.
+            named: Locations in stores of this kind that the user has named. They do not include the
+                store's URL, which may come from a file in a table that others can write.
         """
         del named
         return True
@@ -268,10 +272,11 @@ _BUILT_IN = {
     "disk": f"{_ROOM}.disk:DiskStore",
     "memory": f"{_ROOM}.objects:MemoryStore",
 }
-"""The class of each kind of store. By name: a process imports those that it uses."""
+"""The class of each kind of store, by name, since a process imports only those that it uses."""
 
 _DISK_SCHEMES = ("file", "dbfs")
-"""Schemes of disks, for which no other store is imported. Most locations are paths."""
+"""Schemes of disks, which are looked up without importing other stores, since most locations are
+paths."""
 
 _GROUP = "krishiv_spark.stores"
 
@@ -319,7 +324,10 @@ def _load(found: EntryPoint) -> object:
 
 @cache
 def _installed() -> dict[str, EntryPoint]:
-    """Return the stores of installed packages. Finding them reads the metadata of each package."""
+    """Return the entry points of installed stores.
+
+    The search reads the metadata of each package.
+    """
     return {found.name: found for found in entry_points(group=_GROUP)}
 
 

@@ -1,4 +1,4 @@
-"""Clients of stores: one way to open and ask them, and one to explain why they fail."""
+"""Clients of stores: one way to open and call them, and to explain their errors."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ __all__ = [
 _T = TypeVar("_T")
 
 CONNECTIONS = 16
-"""Connections of a vendor's client: as many as files are completed in parallel."""
+"""Maximum number of connections of a vendor's client; as many files are completed in parallel."""
 
 
 @dataclass(frozen=True)
 class StoreClient(ABC):
-    """A client of the bucket of a store, opened once in the life of a process.
+    """A client of the bucket of a store, opened once per process.
 
     Attributes:
-        store: Any location in the bucket, and the settings that reach it.
+        store: Any location in the bucket, with its settings.
     """
 
     store: BaseStore
 
     @abstractmethod
     def open(self, timeouts: TimeoutPolicy) -> Any:
-        """Return the client itself; `ask` opens one for each process and timeouts."""
+        """Open the client. `ask` calls this once for each process and each value of `timeouts`."""
 
     def explain(self, error: Exception) -> str:
-        """Return what an error of the client means, and what to do."""
+        """Return the meaning of an error of the client, and the next step."""
         return self.store.explain_error(error)
 
     def is_busy(self, error: Exception) -> bool:
-        """Return True if an error shows that the store answers, but has too many requests."""
+        """Return True if an error shows that the store is reachable, but has too many requests."""
         del error
         return False
 
@@ -68,19 +68,19 @@ class StoreClient(ABC):
         function: Callable[[Any], _T],
         translate: Callable[[Exception, str], Exception] | None = None,
     ) -> _T:
-        """Return what a function returns for the client.
+        """Call a function with the client, and return its result.
 
         Args:
-            what: The function's action for the error text, as a verb and its object.
-            function: Takes the client. It is called again if a store that had not answered before
-                is busy.
-            translate: Makes the error that is raised from the client's error and a text; None makes
-                a `StorageError`.
+            what: The action, for the error text: a verb and its object.
+            function: Takes the client. It is called again if the store is busy and has not answered
+                before.
+            translate: Creates the error to raise from the client's error and a text; None creates a
+                `StorageError`.
 
         Raises:
-            StorageError: If the function fails, in one line, without secrets and without the
-                client's error.
-            OptionError: If no login can be found.
+            StorageError: If the function fails. The text has one line, no secrets, and no text of
+                the client's own.
+            OptionError: If there are no credentials.
         """
         url, settings = self.store.url, self.store.settings
         place = (url.scheme, url.authority)
@@ -100,7 +100,7 @@ class StoreClient(ABC):
         return found
 
     def _at_root(self) -> StoreClient:
-        """Return the same client without a path, so that a bucket has one."""
+        """Return the same client without a path, so that a bucket has only one."""
         url = self.store.url
         root = StoreUrl(url.kind, url.scheme, url.authority, "")
         return replace(self, store=replace(self.store, url=root))
@@ -112,7 +112,7 @@ def open_client(
     client: StoreClient,
     timeouts: TimeoutPolicy,
 ) -> Any:
-    """Return a client, opened when it is first asked for."""
+    """Return a client, which is opened by the first call."""
     return client.open(timeouts)
 
 
@@ -162,27 +162,27 @@ _HINTS = {
     "401": Hint("the login is wrong", _LOGIN_WRONG),
     "403": _RIGHTS,
 }
-"""Codes of several stores, and statuses of HTTP; a store's class has its other codes."""
+"""Meanings of error codes of several stores, and of HTTP statuses; classes of stores add others."""
 
 _UNKNOWN = Hint("the store refuses it", "")
 _REDIRECTS = ("302", "303", "307", "308")
 
 _IDENTITY_HOST = "169.254.169.254"
-"""Host that a machine of a cloud asks for its identity, if no option logs in."""
+"""Host from which a machine in a cloud gets its identity, if no option contains credentials."""
 
 
 def explain_code(code: str) -> str:
-    """Return what a code means by which a store refuses a request."""
+    """Return the meaning of a store's error code."""
     return _HINTS.get(code, _UNKNOWN).means
 
 
 def explain_refusal(store: BaseStore, code: str, status: object, message: str) -> str:
-    """Return what an answer of a store that refuses a request means, and what to do.
+    """Return the meaning of a refused request, and the next step.
 
     Args:
-        store: That has answered.
-        code: In its answer; empty if there is none.
-        status: Of HTTP.
+        store: The store that has answered.
+        code: The error code in its answer; empty if there is none.
+        status: The HTTP status.
         message: The text of its answer, or the request.
     """
     if not code and str(status) in _REDIRECTS:
@@ -195,17 +195,17 @@ def explain_refusal(store: BaseStore, code: str, status: object, message: str) -
 
 
 def explain_redirect(store: BaseStore, where: str) -> str:
-    """Return what it means that a store redirects to another host, and what to do."""
+    """Return the meaning of a redirect to another host, and the next step."""
     options = store.endpoint_options or f"'storage.{store.kind}.endpoint'"
     return f"{where} redirects to another server, which is given no login: correct {options}"
 
 
 def explain_silence(store: BaseStore, where: str, why: str) -> str:
-    """Return what it means that a store does not answer, and what to do.
+    """Return the meaning of a missing answer, and the next step.
 
     Args:
-        store: That does not answer.
-        where: The address that was asked.
+        store: The store that does not answer.
+        where: The address of the request.
         why: The text of the machine's or the client's error, of any length.
     """
     if _IDENTITY_HOST in where or "redential" in why:
@@ -220,10 +220,10 @@ def explain_silence(store: BaseStore, where: str, why: str) -> str:
 
 
 def explain_connect_error(where: str, why: str) -> str | None:
-    """Return what it means that a server does not answer; None if the error is not known.
+    """Return the meaning of a failed connection; None if the error is unknown.
 
     Args:
-        where: The address that was asked.
+        where: The address of the request.
         why: The text of the machine's or the client's error.
     """
     known = next((means for word, means in _CONNECT_ERRORS.items() if word in why), None)
@@ -241,7 +241,7 @@ _CONNECT_ERRORS = {
     "imeout": "{where} does not respond",
     "reset": "{where} breaks connections off",
 }
-"""Parts of error texts of several clients, without the first letter, which may be a capital."""
+"""Parts of error texts of several clients, without the first letter, whose case varies."""
 
 
 # --- errors of obstore, whose text alone contains the answer of the store
@@ -255,31 +255,32 @@ _MESSAGE = re.compile(r"<Message>([^<]*)")
 _BUSY_STATUS = {"429", "503"}
 
 _MOST_CHARACTERS = 64 * 2**10
-"""Of an error that are read: obstore repeats the whole page of a server."""
+"""Maximum number of characters of an error to parse: obstore repeats the server's whole page."""
 
 _NO_OBJECT = {"404", "BlobNotFound", "NoSuchKey", "NotFound", "PathNotFound", "ResourceNotFound"}
-"""Codes of a missing object; a number where Azure deletes several at once."""
+"""Codes of a missing object. The last one is a number, as Azure returns it for several
+deletions."""
 
 
 def is_busy_answer(error: Exception) -> bool:
-    """Return True if obstore reports that the store answers, but has too many requests."""
+    """Return True if obstore reports that the store is reachable, but has too many requests."""
     return _search(_STATUS, str(error)[:_MOST_CHARACTERS]) in _BUSY_STATUS
 
 
 def is_absent(error: FileNotFoundError) -> bool:
-    """Return True if the object is missing, not its bucket or the user.
+    """Return True if the object is missing; False if its bucket or the user is.
 
-    An answer to HEAD states nothing more: it has no body.
+    An answer to HEAD contains no more details, since it has no body.
     """
     return _search(_CODE, str(error)[:_MOST_CHARACTERS]) in {"", *_NO_OBJECT}
 
 
 def explain_obstore(store: BaseStore, error: Exception) -> str:
-    """Return the meaning of an error of obstore, without signatures and logins in URLs.
+    """Return the meaning of an error of obstore, without signatures and credentials in URLs.
 
     Args:
-        store: That was asked.
-        error: Of obstore; or of Python, by which obstore reports a missing object.
+        store: The store of the request.
+        error: An error of obstore; or one of Python, by which obstore reports a missing object.
     """
     text = str(error)[:_MOST_CHARACTERS] or type(error).__name__
     request, inner = _REQUEST.search(text), text.partition("inner: ")[2]
@@ -296,7 +297,7 @@ def explain_obstore(store: BaseStore, error: Exception) -> str:
 
 
 def _host_of(request: re.Match[str] | None) -> str:
-    """Return scheme and host of a request; obstore hides URLs that contain a signature."""
+    """Return scheme and host of a request. obstore hides URLs that contain a signature."""
     url = "REDACTED" if request is None else request[2]
     return "the store" if url == "REDACTED" else "/".join(url.split("/")[:3])
 

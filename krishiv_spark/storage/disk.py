@@ -79,24 +79,24 @@ def _absolute_path(text: str) -> str:
     path = normpath("/" + text.partition(":")[2].strip("/"))
     if path.startswith("/Volumes/"):
         return path
-    return f"/dbfs{path}"  # the machines of Databricks have it mounted there
+    return f"/dbfs{path}"  # machines of Databricks mount it there
 
 
 # --- folders
 
-# link(2): EPERM where a file system has no hard links, EMLINK where it allows none besides the name
-# itself; the others are what network file systems and FUSE answer.
+# link(2): EPERM if a file system has no hard links, EMLINK if it allows only one name; the others
+# are errors of network file systems and FUSE.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 _MODE = 0o644
-"""Of a new file, as far as its folder has these bits too: in a private folder it is private."""
+"""Mode of a new file, masked by the mode of its folder: in a private folder it is private."""
 
 
 class DiskFolder(Folder):
     """A folder on a POSIX file system.
 
-    Files are plain ones. Below folders that krishiv-spark keeps in those of others, no link is
-    followed (`krishiv_spark.storage.no_links`).
+    Files are plain files. Below krishiv-spark's folders in folders of others, no link is followed
+    (`krishiv_spark.storage.no_links`).
 
     Args:
         path: Absolute.
@@ -131,7 +131,7 @@ class DiskFolder(Folder):
 
     @override
     def below(self) -> Iterator[str]:
-        # Through links too, as paths are opened: another disk may contain a part.
+        # Links are followed, as when paths are opened, since a part may be on another disk.
         for parent, _, names in os.walk(self.path, onerror=_raise_unless_missing, followlinks=True):
             yield from (Path(parent, name).relative_to(self.path).as_posix() for name in names)
 
@@ -159,7 +159,8 @@ class DiskFolder(Folder):
                     ) from error
                 raise
             finally:
-                # A process that is killed before this leaves a name that no log entry has.
+                # If the process is killed before this, the file remains under a name that no log
+                # entry has.
                 remove_file(staged, folder=folder)
             os.fsync(folder)
         return True
@@ -178,7 +179,7 @@ class DiskFolder(Folder):
             return
         with suppress(FileNotFoundError), open_own(self._text) as folder:
             for name in listed:
-                # Not synced: after a power cut the files are as before the call, which is allowed.
+                # This is not synced: after a power cut the files may exist again, which is allowed.
                 remove_file(name, folder=folder)
 
     @override
@@ -190,13 +191,14 @@ class DiskFolder(Folder):
                 return
             target = opened.enter_context(open_folder(self._text, above_to, make=True))
             os.rename(base, base_to, src_dir_fd=source, dst_dir_fd=target)
-            # In this order: after a power cut the file may have both names, and always has one.
+            # This order matters: after a power cut the file may have both names, but always has
+            # one.
             os.fsync(target)
             os.fsync(source)
 
     @override
     def destroy(self) -> None:
-        """Rename the folder first: a part of its files might have another meaning."""
+        """Rename the folder first, since a part of its files might have another meaning."""
         removed = f".{self.path.name}.{uuid.uuid4().hex}"
         root, within = split_at_own(self.path.parent)
         with suppress(FileNotFoundError), open_folder(root, within) as above:
@@ -351,14 +353,14 @@ def _check_no_loop(root: str, prefix: str) -> None:
 
 # --- the clock of a file system
 
-# Files are dated by the clock of their file system or store. To a machine whose clock is ahead of
-# it, all files look older than they are, also those that a running query has just staged.
+# Files are dated by the clock of their file system or store. If a machine's clock is ahead of it,
+# all files seem older than they are, including those that a running query has just staged.
 
 _TOLERANCE_S = 60.0
-"""Stores date files to the second, and clocks differ a little."""
+"""Stores date files to the second, and clocks differ slightly."""
 
 _FIRST_S = 1_700_000_000.0
-"""November 2023. Some emulators date all uploads at one earlier time, which is no clock."""
+"""November 2023. Some emulators date all uploads at one earlier time, so that is not a clock."""
 
 
 def aging_time_s(read_time_s: Callable[[], float], location: object) -> float:
@@ -372,7 +374,7 @@ def aging_time_s(read_time_s: Callable[[], float], location: object) -> float:
     now_s = time.time()
     try:
         dated_s = read_time_s()
-    except Exception as error:  # noqa: BLE001  of any store: who may delete need not be able to write
+    except Exception as error:  # noqa: BLE001  of any store: a user may be allowed to delete, but not to write
         _log.info("the clock of %s is not known", location, exc_info=scrub(error))
         return now_s
     if now_s - dated_s <= _TOLERANCE_S or dated_s < _FIRST_S:

@@ -19,14 +19,14 @@ __all__ = [
 ]
 
 MOST_BYTES = 256 * 2**20
-"""Most bytes that one read takes into memory: the intent of an epoch of a million files."""
+"""Maximum size of one read: the intent of an epoch of a million files has about this size."""
 
 
 class Folder(Protocol):
     """A folder of a disk or a prefix of a bucket, which need not exist. Any process; pickles."""
 
     def names(self) -> Mapping[str, str]:
-        """Return the files and folders directly in it, unordered; nothing if it does not exist.
+        """Return the files and folders directly in it, unordered; empty if it does not exist.
 
         Returns:
             By name, a text that changes with the content of the file; empty if the store provides
@@ -41,17 +41,17 @@ class Folder(Protocol):
         """Return the content of a file directly in it; None if it does not exist.
 
         Args:
-            name: Of the file.
-            most: Bytes that it may have at most.
+            name: Name of the file.
+            most: Maximum size in bytes.
 
         Raises:
-            LinkError: If it is no plain file, on a disk.
+            LinkError: If it is not a plain file, on a disk.
             StorageError: If it cannot be read, or is larger.
         """
         ...
 
     def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
-        """Read several files as `read` does; in parallel where each read is a request."""
+        """Read several files as `read` does; in parallel if each read is a request."""
         ...
 
     def below(self) -> Iterator[str]:
@@ -66,7 +66,7 @@ class Folder(Protocol):
         """Return the last bytes of a file, all if it has no more; None if it does not exist.
 
         Args:
-            name: Of a file directly in it, or a relative path with slashes.
+            name: Name of a file directly in it, or a relative path with slashes.
             size: Number of bytes, more than 0.
 
         Raises:
@@ -86,10 +86,10 @@ class Folder(Protocol):
         """Create or overwrite a file; readers see all of the old content or all of the new.
 
         Args:
-            name: Of the file.
+            name: Name of the file.
             data: Its content.
-            durable: True if the file must outlive a power cut. If not, a disk may have the old
-                content after one, no file, or a damaged one. Other stores always keep it.
+            durable: True if the file must survive a power cut. Otherwise a disk may have the old
+                content afterwards, no file, or a damaged one. Other stores always keep it.
 
         Raises:
             StorageError: If it cannot be written.
@@ -134,7 +134,7 @@ class Identity(NamedTuple):
     Attributes:
         size: Bytes.
         modified_ns: Time of its last modification, nanoseconds since 1970 UTC. Digits below
-            `Files.resolution_ns` are no time: they distinguish versions of the same time.
+            `Files.resolution_ns` are not a time: they distinguish versions with the same time.
     """
 
     size: int
@@ -162,8 +162,8 @@ class StoredEntry:
     """An entry of a store whose listings contain the identities of files.
 
     Attributes:
-        name: Without its folder.
-        identity: Of a file; None for a folder.
+        name: The name, without its folder.
+        identity: Identity of a file; None for a folder.
     """
 
     name: str
@@ -175,10 +175,10 @@ class StoredEntry:
 
 
 WalkFilter: TypeAlias = Callable[[str, Iterable[FolderEntry]], Sequence[str]]
-"""Takes entries of a folder, and returns the folders among them that the walk enters.
+"""A function that takes entries of a folder, and returns those folders among them to enter.
 
-The folder is relative to the one where the walk starts, and ends in "/" unless it is that one; so
-do the names in the answer. A folder's entries may come in several calls.
+The folder is relative to the one where the walk starts, and ends in "/" unless it is that one; the
+returned names have the same form. The entries of a folder may be passed in several calls.
 """
 
 
@@ -188,9 +188,9 @@ class OpenedFile(NamedTuple):
     Attributes:
         source: Object that PyArrow reads from.
         identity: Identity of the file when it was opened; if it changes, a read raises.
-        expect: Takes ranges, as (first byte, byte after the last), each of which will be read from
-            its first byte to its last, interleaved with the others. Where a read is a request,
-            they are fetched in few of them. None where a read is no request.
+        expect: A function that takes ranges (first byte, byte after the last). Each will be read
+            from its first byte to its last, interleaved with the others, and is fetched by few
+            requests. None if reads are not requests.
     """
 
     source: Any
@@ -205,7 +205,7 @@ class Files(Protocol):
     """Resolution of the store's times, in nanoseconds."""
 
     is_remote: bool
-    """True if each question is a request, so that several are sent in parallel."""
+    """True if each call is a request, so that several are sent in parallel."""
 
     def walk(self, folder: str, take: WalkFilter) -> bool:
         """Pass all entries of a folder, and of the folders that `take` enters, to `take`.
@@ -234,7 +234,7 @@ class Files(Protocol):
         """Return a file or folder; None if it does not exist.
 
         Raises:
-            StorageError: If the store cannot be asked; on a disk, OSError.
+            StorageError: If the store cannot be reached; on a disk, OSError.
         """
         ...
 
@@ -243,7 +243,7 @@ class Files(Protocol):
 
         Raises:
             PermissionError: If its status may not be read.
-            StorageError: If the store cannot be asked; on a disk, OSError.
+            StorageError: If the store cannot be reached; on a disk, OSError.
         """
         ...
 
@@ -261,13 +261,13 @@ class Files(Protocol):
         """Open a file for reading; this and its reads raise the errors of `tail`.
 
         Args:
-            path: Of the file.
-            size: Its size in bytes, if a listing has returned it; saves a request.
+            path: Whole path or URL of the file.
+            size: Its size in bytes, if a listing has returned it, which saves a request.
         """
         ...
 
     def touch(self, path: str) -> bool:
-        """Give a file a time of today, or of now; return False if it does not exist.
+        """Set the time of a file to today or now; return False if it does not exist.
 
         Raises:
             PermissionError: If that is not allowed.
@@ -276,5 +276,5 @@ class Files(Protocol):
         ...
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-        """Apply a function that asks this store to each item; yield the results in that order."""
+        """Apply a function that calls this store to each item; yield the results in that order."""
         ...

@@ -1,6 +1,6 @@
 """Google Cloud Storage: settings, and uploads by copies within a bucket.
 
-obstore reaches the bucket (`krishiv_spark.storage.objects`), for uploads too.
+obstore sends all requests (`krishiv_spark.storage.objects`), including those of uploads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["CopiedObjects", "GcsSettings", "GcsStore"]
 _NO_KEY = json.dumps(
     {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 )
-"""A key without a login: obstore requests a token for unsigned deletions, too."""
+"""A key without credentials, since obstore requests a token even for unsigned deletions."""
 
 
 class GcsSettings(StoreSettings):
@@ -82,7 +82,7 @@ class GcsStore(ObjectStore):
 # --- uploads
 
 _PART = 8 * 2**20
-"""10 000 of them, which is Google's limit, hold 80 GB."""
+"""Size of a part: 10 000 parts, which is Google's limit, contain 80 GB."""
 
 _SENDERS = 2
 
@@ -90,7 +90,7 @@ _SENDERS = 2
 class CopiedObjects(StagingStore):
     """Staged objects that the bucket copies to their keys.
 
-    A copy within a bucket takes one request, whatever the file's size: the bytes are shared. It is
+    A copy within a bucket takes one request for any size, since the bytes are shared. It is
     requested under the condition that the target does not exist, and fails if the staged object
     does not exist.
 
@@ -108,7 +108,10 @@ class CopiedObjects(StagingStore):
 
     @override
     def move(self, path: str, to: str) -> bool:
-        """Copy and delete: after a crash in between, the next call finds that the name exists."""
+        """Copy and delete the file.
+
+        After a crash in between, the next call finds that the name exists.
+        """
         try:
             found = self._copy(path, to)
         except StorageError:  # the answer may be lost: obstore does not repeat conditional requests
@@ -165,7 +168,7 @@ class CopiedObjects(StagingStore):
 
 
 class _ObjectWriter(StagedWriter):
-    """One multipart upload, or one request for a small file."""
+    """A staged object that is written by one multipart upload, or by one request if it is small."""
 
     def __init__(self, client: ObjectClient, url: StoreUrl) -> None:
         self._client = client
@@ -185,7 +188,7 @@ class _ObjectWriter(StagedWriter):
 
     @override
     def abort(self) -> None:
-        """Complete the object, which can be deleted; parts would stay."""
+        """Complete the object, so that it can be deleted. Its parts could not."""
         if self._file is not None and not self._file.closed():
             with contextlib.suppress(StorageError):
                 self.close()

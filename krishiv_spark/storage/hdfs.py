@@ -1,6 +1,6 @@
 """HDFS over HTTP: settings, addresses, folders with atomic renames, files and uploads.
 
-`krishiv_spark.storage.webhdfs` has the requests.
+The module `krishiv_spark.storage.webhdfs` sends the requests.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HdfsSettings(StoreSettings):
     )
 
     def login(self) -> Mapping[str, str]:
-        """Return the parameters of a request that name the user, or log in."""
+        """Return the parameters of a request that name the user or contain credentials."""
         if self.token is not None:
             return {"delegation": self.token.get_secret_value()}
         user = self.user or os.environ.get("HADOOP_USER_NAME")
@@ -137,7 +137,7 @@ class HdfsStore(BaseStore):
 # --- addresses
 
 _HTTP_PORT, _HTTPS_PORT = 9870, 9871
-"""Of NameNodes, from Hadoop 3 on."""
+"""Default ports of NameNodes since Hadoop 3."""
 
 
 def web_addresses(url: StoreUrl, endpoint: str | None = None) -> list[str]:
@@ -181,7 +181,7 @@ def _from_hadoop(url: StoreUrl, values: Mapping[str, str]) -> list[str]:
     nodes = values.get(f"dfs.ha.namenodes.{authority}", "").split(",")
     keys = [f".{authority}.{node.strip()}" for node in nodes if node.strip()]
     is_described = bool(keys) or authority == default.authority
-    known = values if is_described else {}  # the files do not describe another cluster
+    known = values if is_described else {}  # the files describe the default cluster only
     found = [_address(scheme, key, authority, known) for key in keys or [""]]
     return [f"{scheme}://{address}" for address in found if address]
 
@@ -189,7 +189,7 @@ def _from_hadoop(url: StoreUrl, values: Mapping[str, str]) -> list[str]:
 def _address(scheme: str, key: str, authority: str, values: Mapping[str, str]) -> str:
     """Return host and port of a NameNode; empty if no host is known.
 
-    If it listens on every interface, its host is that of the calls of Hadoop's own clients.
+    If it listens on every interface, its host is that of the RPC address.
     """
     configured = values.get(f"dfs.namenode.{scheme}-address{key}", "")
     host, _, port = configured.partition(":")
@@ -218,7 +218,7 @@ class HdfsFolder(Folder):
     """A folder of HDFS, which need not exist.
 
     Args:
-        store: The location, and the settings that reach it.
+        store: The location and its settings.
 
     Raises:
         OptionError: If no address is known.
@@ -246,7 +246,7 @@ class HdfsFolder(Folder):
 
     @override
     def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
-        return [self.read(name) for name in names]  # the client is for one thread
+        return [self.read(name) for name in names]  # the client supports one thread
 
     @override
     def below(self) -> Iterator[str]:
@@ -270,7 +270,8 @@ class HdfsFolder(Folder):
     def create(self, name: str, data: bytes) -> bool:
         """Write a file under another name, and rename it: a rename does not replace a file."""
         staged = self._stage(name, data)
-        # If the answer to a rename is lost, the second one is refused, but the staged file is gone.
+        # If the answer to a rename is lost, its repetition is refused, but the staged file does not
+        # exist.
         if self._hdfs.rename(staged, self._path(name)) or not self._hdfs.exists(staged):
             return True
         is_taken = self._hdfs.exists(self._path(name))
@@ -339,13 +340,13 @@ class HdfsFiles(Files):
     """Files of HDFS by their URLs.
 
     Args:
-        store: Any location in it, and the settings that reach it.
+        store: Any location in HDFS, with its settings.
 
     Raises:
         OptionError: If no address is known.
     """
 
-    resolution_ns = 1  # HDFS has milliseconds, and no digits that distinguish versions
+    resolution_ns = 1  # HDFS has milliseconds, without digits that distinguish versions
     is_remote = True
 
     def __init__(self, store: HdfsStore) -> None:
@@ -355,7 +356,7 @@ class HdfsFiles(Files):
 
     @override
     def walk(self, folder: str, take: WalkFilter) -> bool:
-        """Walk by one request for each folder."""
+        """Walk with one request for each folder."""
         folder = folder.rstrip("/")
         if not self._require(folder).is_folder:
             return False
@@ -392,7 +393,7 @@ class HdfsFiles(Files):
     @override
     @contextmanager
     def opened(self, path: str, size: int | None = None) -> Iterator[OpenedFile]:
-        """Open a file, and compare its identity when it is closed: HDFS has no versions."""
+        """Open a file, and compare its identity when it is closed, since HDFS has no versions."""
         identity, tail = self.tail(path, TAIL_BYTES)
         source = RangedFile(identity.size, tail, lambda start, end: self._read(path, start, end))
         try:
@@ -454,11 +455,11 @@ def _entry(name: str, status: HdfsStatus) -> StoredEntry:
 # --- uploads
 
 _WAITING = 4
-"""Pieces, of the sizes in which pyarrow writes them, that wait to be sent."""
+"""Number of pieces that wait to be sent; their sizes are those in which pyarrow writes them."""
 
 
 class RenamedFiles(StagingStore):
-    """Staged files of HDFS.
+    """Staged files in HDFS.
 
     Args:
         store: The location to which paths are relative.
@@ -482,7 +483,7 @@ class RenamedFiles(StagingStore):
             return True
         if not hdfs.exists(self._path(path)):
             return False
-        hdfs.make_folder(self._path(to).rpartition("/")[0])  # perhaps that was missing
+        hdfs.make_folder(self._path(to).rpartition("/")[0])  # the folder may have been missing
         return hdfs.rename(self._path(path), self._path(to))
 
     @override
@@ -507,7 +508,7 @@ class RenamedFiles(StagingStore):
 
 
 class _StreamedFile(StagedWriter):
-    """One request, whose body a thread sends as it is written."""
+    """A staged file that is written by one request, whose body a thread sends meanwhile."""
 
     def __init__(self, hdfs: WebHdfs, path: str) -> None:
         self._hdfs = hdfs
@@ -550,7 +551,7 @@ class _StreamedFile(StagedWriter):
     def _send(self) -> None:
         try:
             self._hdfs.stream(self._path, self._iter_pieces())
-        except Exception as error:  # noqa: BLE001  else the file would count as written
+        except Exception as error:  # noqa: BLE001  otherwise the file would count as written
             self._error = error
 
     def _iter_pieces(self) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
-"""Sessions of ``requests`` whose logins go to one server, and whose errors are bounded.
+"""Sessions of ``requests`` that send credentials to one server only, and bound the size of errors.
 
-``requests`` adds a login of ``.netrc`` unasked, follows a redirect to any host with the headers of
-the user, and reads the whole page of an error, however long it is.
+By default, ``requests`` adds credentials of ``.netrc``, follows a redirect to any host with the
+user's headers, and reads the whole page of an error, however long it is.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import requests
 __all__ = ["RedirectRefusedError", "bound_errors", "guard", "ignore_netrc", "origin_of"]
 
 _MOST_OF_ERROR = 64 * 2**10
-"""Bytes that are read of an error or a redirect."""
+"""Maximum number of bytes to read of an error or a redirect."""
 
 _PORTS = {"http": 80, "https": 443}
 
 
 class RedirectRefusedError(requests.RequestException):
-    """A redirect to another server, which must not receive the login."""
+    """A redirect to another server, which must not receive the credentials."""
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL, without a login.
+    """Return scheme, host and port of a URL, without credentials.
 
     Raises:
         ValueError: If its scheme is neither http nor https.
@@ -39,13 +39,13 @@ def origin_of(url: str) -> str:
 
 
 def guard(session: requests.Session) -> None:
-    """Have a session refuse redirects to other servers, and add no login. Driver, task.
+    """Make a session refuse redirects to other servers, and add no credentials. Driver, task.
 
     The environment's proxies and certificates still apply. An ``auth`` that is set later takes
     precedence.
 
     Args:
-        session: A new one. Its requests raise `RedirectRefusedError` then, which is a
+        session: A new session. Its requests may then raise `RedirectRefusedError`, which is a
             ``RequestException``.
     """
     bound_errors(session)
@@ -54,13 +54,13 @@ def guard(session: requests.Session) -> None:
 
 
 def ignore_netrc(session: requests.Session) -> None:
-    """Have a session add no login of ``.netrc``; the rest of the environment still applies."""
-    session.auth = _keep_headers  # with one, requests does not read it
+    """Make a session ignore ``.netrc``; the rest of the environment still applies."""
+    session.auth = _keep_headers  # if auth is set, requests does not read .netrc
     vars(session)["rebuild_auth"] = _keep_auth  # the method reads .netrc after a redirect
 
 
 def bound_errors(session: requests.Session) -> None:
-    """Have a session read no more of an error page than 64 KiB."""
+    """Limit a session to reading 64 KiB of an error page."""
     session.hooks["response"].append(_bound_error)
 
 
@@ -69,7 +69,7 @@ def _keep_headers(request: requests.PreparedRequest) -> requests.PreparedRequest
 
 
 def _keep_auth(_: requests.PreparedRequest, __: requests.Response) -> None:
-    """Keep the login: the redirect leads to the same server."""
+    """Keep the credentials: the redirect leads to the same server."""
 
 
 def _refuse_other_origin(answer: requests.Response, *_: Any, **__: Any) -> None:
@@ -94,7 +94,7 @@ def _bound_error(answer: requests.Response, *_: Any, **__: Any) -> None:
 
 
 class _BoundedBody:
-    """The body of an answer, up to `_MOST_OF_ERROR`; other attributes are those of urllib3."""
+    """The body of an answer, limited to `_MOST_OF_ERROR` bytes; other attributes are urllib3's."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -108,5 +108,5 @@ class _BoundedBody:
             yield piece[:left]
             left -= len(piece)
             if left <= 0:
-                self._raw.close()  # with its connection, which still has the unread bytes
+                self._raw.close()  # and its connection, which still contains unread bytes
                 return

@@ -1,9 +1,9 @@
-"""Folders and files below a folder that others may write: no link is followed.
+"""Access to folders and files below a folder that others may write, without following links.
 
-A user who may write a folder can put a link into it at any time, also between a check and the use
+A user who may write a folder can put a link into it at any time, even between a check and the use
 of a path. So each part of a path is opened from the descriptor of the folder above it, with
 ``O_NOFOLLOW``, and files are read, renamed and removed relative to such a descriptor. The folder at
-the top may be reached through links: its path is an option of the user who runs this.
+the top may be reached through links, since its path is an option of the user who runs this process.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ __all__ = [
 ]
 
 META = "_krishiv"
-"""The folder in a table's folder that holds epoch logs, and files that are being staged."""
+"""The folder inside a table's folder that contains epoch logs and staged files."""
 
 SOURCES = "_krishiv_sources"
-"""The folder in a folder that is read, which holds the state of sources."""
+"""The folder inside an input folder that contains the state of sources."""
 
 _OWN = frozenset({META, SOURCES})
 _PRIVATE = "krishiv"
 """The folder of epoch logs in a checkpoint, and in Spark's scratch folder."""
 
-# Systems without these flags have no descriptors of folders either; the module is imported there.
+# Systems without these flags have no descriptors of folders either, but import this module.
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
-# Hidden from the conformance kit, which replaces functions of `os` by ones that fail: opening a
-# folder changes nothing, and the call that follows in that folder is one that the kit lets fail. A
-# path has many parts, and each would be a case more in every sequence.
+# These are hidden from the conformance kit, which replaces functions of `os` by failing ones:
+# opening a folder changes nothing, and the kit lets the next call in that folder fail. A path has
+# many parts, and each would add a case to every sequence.
 _open_descriptor, _stat, _readlink = partial(os.open), partial(os.stat), partial(os.readlink)
-# A FIFO that is opened without O_NONBLOCK waits for a writer.
+# Opening a FIFO without O_NONBLOCK would wait for a writer.
 _FILE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
 
 
 def split_at_own(path: str | Path) -> tuple[str, str]:
-    """Split a path in front of the first folder that krishiv-spark keeps in a folder of others.
+    """Split a path before the first folder of krishiv-spark inside a folder of others.
 
     Returns:
         The folder that others may write, and the rest, below which no link is followed. The rest is
@@ -79,12 +79,12 @@ def open_folder(root: str | Path, within: str = "", *, make: bool = False) -> It
     Args:
         root: The folder at the top, which may be reached through links.
         within: Relative path of the folder; empty for the folder at the top.
-        make: Make missing folders below the top, durably. See `make_folders` for their modes.
+        make: Create missing folders below the top, durably. See `make_folders` for their modes.
 
     Raises:
         FileNotFoundError: If it does not exist.
         LinkError: If a part of `within` is a link.
-        OSError: If it cannot be opened or made.
+        OSError: If it cannot be opened or created.
     """
     descriptor = _open_within(str(root), "/".join(filter(None, within.split("/"))), make)
     try:
@@ -94,14 +94,14 @@ def open_folder(root: str | Path, within: str = "", *, make: bool = False) -> It
 
 
 def _open_within(root: str, within: str, make: bool) -> int:
-    """Open a folder: by its whole path, or else from the one above it, which is opened likewise."""
+    """Open a folder by its whole path, or from the folder above it, which is opened likewise."""
     if not within:
         return _open_descriptor(root, _FOLDER)
     descriptor = _open_at_once(root, within, _FOLDER)
     if descriptor is not None:
         return descriptor
     parent, _, name = within.rpartition("/")
-    if name == "..":  # names are checked where they are read; this is the last line
+    if name == "..":  # names are checked when they are read; this is the last check
         raise _link_error(f"{root}/{within}")
     above = _open_within(root, parent, make)
     try:
@@ -112,10 +112,10 @@ def _open_within(root: str, within: str, make: bool) -> int:
 
 
 def _open_at_once(root: str, within: str, flags: int) -> int | None:
-    """Open by the whole path; None if it fails, a link may have led there, or it is not known.
+    """Open by the whole path; return None if that fails, or if a link may be in the path.
 
-    Linux states the real path of an open file: if it is the requested one, no part below the top is
-    a link. This takes two system calls instead of two for each part.
+    Linux reports the real path of an open file: if it is the requested one, no part below the top
+    is a link. This takes two system calls instead of two for each part.
     """
     try:
         descriptor = _open_descriptor(f"{root}/{within}", flags | _NO_LINK)
@@ -130,7 +130,7 @@ def _open_at_once(root: str, within: str, flags: int) -> int | None:
     return None
 
 
-@lru_cache(maxsize=64)  # where it has changed, the paths differ, and the parts are opened in turn
+@lru_cache(maxsize=64)  # if it has changed, the paths differ, and the parts are opened one by one
 def _find_real(root: str) -> str:
     descriptor = _open_descriptor(root, _FOLDER)
     try:
@@ -165,7 +165,7 @@ def _open_plain(above: int, name: str, path: str) -> int:
     try:
         return _open_descriptor(name, _FOLDER | _NO_LINK, dir_fd=above)
     except OSError as error:
-        if is_link(above, name):  # Linux says "not a directory", others "too many links"
+        if is_link(above, name):  # Linux reports "not a directory", other systems "too many links"
             raise _link_error(path) from error
         error.filename = path
         raise
@@ -175,9 +175,9 @@ _ALL = 0o777
 
 
 def _make(above: int, name: str, mode: int) -> bool:
-    """Make a folder durably; return False if the name existed."""
+    """Create a folder durably; return False if the name existed."""
     is_new = False
-    # If another process has just made it, that may not have synced it yet: both do.
+    # Another process that has just created it may not have synced it yet, so both do.
     with suppress(FileExistsError):
         os.mkdir(name, mode, dir_fd=above)
         is_new = True
@@ -188,22 +188,14 @@ def _make(above: int, name: str, mode: int) -> bool:
 def _own_bits(above: int) -> int:
     """Return the mode of a new folder of krishiv-spark's in a folder that several users may write.
 
-    It is shared as the folder above it is, but never writable for users outside of the group: a
-    user who may write an epoch log may do all that the query may do.
+    It has the permissions of the folder above it, but is never writable for users outside of the
+    group: a user who may write an epoch log may do everything that the query may do.
     """
     return 0o700 | (stat.S_IMODE(os.fstat(above).st_mode) & 0o775)
 
 
 def make_folder_in(above: int, path: str) -> None:
-    """Make a folder of krishiv-spark's in an open folder, durably; see `make_folders` for its mode.
-
-    Args:
-        above: Descriptor of the folder.
-        path: Whole path of the new folder, which may exist.
-
-    Raises:
-        LinkError, OSError: As `open_folder`.
-    """
+    """Create a folder of krishiv-spark's in an open folder, durably; mode as in `make_folders`."""
     name = os.path.basename(path)
     if not _make(above, name, _own_bits(above)):
         os.close(_open_plain(above, name, path))

@@ -1,9 +1,9 @@
-"""Object stores, reached by obstore: prefixes of buckets as folders, and objects as files.
+"""Object stores that obstore reaches: prefixes of buckets as folders, and objects as files.
 
 A folder consists of the keys that share a prefix, so each folder exists, and those without an
-object are empty. An object appears whole, and is replaced by another under its key: their ETags
-differ. Objects without bytes are skipped as files: many programs put one where a folder is to be
-shown.
+object are empty. An object appears as a whole. If another one replaces it under its key, their
+ETags differ. Objects without bytes are skipped as files, since many programs create one to
+represent a folder.
 """
 
 from __future__ import annotations
@@ -59,16 +59,17 @@ _RETRIES = 1000  # time is the limit
 
 @dataclass(frozen=True)
 class ObjectStore(BaseStore):
-    """A store that obstore reaches. A subclass opens it, and describes how it differs."""
+    """A store that obstore reaches. A subclass opens it and declares its differences."""
 
     lists_from_key: ClassVar[bool] = True
-    """True if it lists from a key on. Otherwise obstore lists all and drops the keys before it."""
+    """True if it can list from a key on. Otherwise obstore lists all keys and drops earlier
+    ones."""
 
     reads_suffixes: ClassVar[bool] = True
-    """True if it can be asked for the last bytes of an object of unknown size."""
+    """True if it returns the last bytes of an object of unknown size."""
 
     is_local: ClassVar[bool] = False
-    """True if it is in the memory of the process, and has no connections."""
+    """True if it is in the memory of the process and has no connections."""
 
     @abstractmethod
     def open_obstore(self, **limits: Any) -> Any:
@@ -78,11 +79,11 @@ class ObjectStore(BaseStore):
             limits: Timeouts and attempts, as arguments of obstore's classes.
 
         Raises:
-            OptionError: If no login can be found.
+            OptionError: If there are no credentials.
         """
 
     def public_endpoint(self) -> str | None:
-        """Return the address that obstore asks; None if it is the provider's own."""
+        """Return the address of obstore's requests; None if it is the provider's own."""
         return self.settings.endpoint
 
     @override
@@ -121,7 +122,7 @@ class MemoryStore(ObjectStore):
 
 @lru_cache
 def _open_memory(authority: str) -> Any:  # noqa: ARG001  its name
-    """Return the same store each time: nothing else has its content."""
+    """Return the same store each time, since no other object has its content."""
     from obstore import store
 
     return store.MemoryStore()
@@ -132,7 +133,7 @@ def _open_memory(authority: str) -> Any:  # noqa: ARG001  its name
 
 @dataclass(frozen=True)
 class ObjectClient(StoreClient):
-    """obstore's client of a bucket."""
+    """The client of obstore for a bucket."""
 
     store: ObjectStore
 
@@ -154,7 +155,7 @@ class ObjectClient(StoreClient):
         return is_busy_answer(error)
 
     def find(self, what: str, function: Callable[[Any], _T]) -> _T | None:
-        """Ask for an object as `ask` does; return None if it does not exist.
+        """Call `ask` for an object; return None if it does not exist.
 
         Raises:
             StorageError: As `ask`; also if the bucket does not exist.
@@ -175,7 +176,7 @@ class ObjectClient(StoreClient):
 
         Args:
             what: As `ask`.
-            start: Makes the listing from obstore's store. That requests nothing yet.
+            start: Creates the listing from obstore's store, without a request.
 
         Raises:
             StorageError: As `ask`.
@@ -195,7 +196,7 @@ _asked_by: dict[str, int] = {}
 
 
 def _check_not_forked() -> None:
-    """Refuse to open a client in a process that was forked from one that has opened some.
+    """Refuse to open a client in a process that was forked from one with an open client.
 
     A fork lacks the threads of obstore, but shares the locks that they release: it would wait
     permanently, or end its parent.
@@ -214,7 +215,7 @@ class ObjectFolder(Folder):
     """A prefix of a bucket, which need not have objects.
 
     Args:
-        store: The location, and the settings that reach it.
+        store: The location and its settings.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -234,7 +235,7 @@ class ObjectFolder(Folder):
         paths = dict.fromkeys(found["common_prefixes"], "")
         paths.update((item["path"], item["e_tag"] or "") for item in found["objects"])
         named = {path[len(below) :].rstrip("/"): version for path, version in paths.items()}
-        # Hadoop's clients leave objects that stand for folders, such as this one, or one below.
+        # Hadoop's clients leave objects that represent folders, such as this one or an inner one.
         named.pop("", None)
         return named
 
@@ -288,7 +289,7 @@ class ObjectFolder(Folder):
 
     @override
     def move(self, name: str, to: str) -> None:
-        """Copy a file within the bucket, whatever its size, and delete it."""
+        """Copy a file of any size within the bucket, and delete it."""
         import obstore
 
         def copy(store: Any) -> bool:
@@ -300,7 +301,7 @@ class ObjectFolder(Folder):
 
     @override
     def destroy(self) -> None:
-        """Delete all files in the order of their names, which `EpochLog.destroy` relies on."""
+        """Delete all files in the order of their names, on which `EpochLog.destroy` relies."""
         self.remove(sorted(self.below()))
 
     @override
@@ -317,7 +318,7 @@ class ObjectFolder(Folder):
         return self._find("read", name, lambda store: self._tail(store, self._key(name), size))
 
     def _tail(self, store: Any, key: str, size: int) -> bytes:
-        """Return the last bytes; an empty object, too, needs a request for its size."""
+        """Return the last bytes. An empty object needs a request for its size as well."""
         import obstore
         from obstore.exceptions import BaseError
 
@@ -343,7 +344,7 @@ class ObjectFolder(Folder):
 
 _PAGE = 1_000
 _LAST = "\U0010ffff"
-"""No key in a folder sorts after this one: stores compare keys by their UTF-8."""
+"""A text after the last key in a folder: stores compare keys by their UTF-8."""
 
 _SECOND_NS = 1_000_000_000
 _DAY_S = 86_400
@@ -353,7 +354,7 @@ class ObjectFiles(Files):
     """Objects by their URLs.
 
     Args:
-        store: Any location in the bucket, and the settings that reach it.
+        store: Any location in the bucket, with its settings.
     """
 
     resolution_ns = _SECOND_NS
@@ -365,7 +366,7 @@ class ObjectFiles(Files):
 
     @override
     def walk(self, folder: str, take: WalkFilter) -> bool:
-        """Walk by one request for a thousand objects, in whatever folders they are."""
+        """Walk with one request for a thousand objects, across folders."""
         found = _FolderSorter(take)
         prefix = self._prefix(folder)
         after: str | None = None
@@ -374,7 +375,8 @@ class ObjectFiles(Files):
                 found.add([(item["path"][len(prefix) :], item) for item in page])
                 last = f"{prefix}{found.beyond}/{_LAST}"
                 can_skip = found.beyond is not None and self._store.lists_from_key
-                if can_skip and last != after:  # a store that ignores the key would never end
+                # With a store that ignores the key, the loop would not end.
+                if can_skip and last != after:
                     after = last
                     break
             else:
@@ -429,7 +431,7 @@ class ObjectFiles(Files):
     @override
     @contextmanager
     def opened(self, path: str, size: int | None = None) -> Iterator[OpenedFile]:
-        """Open an object; later requests ask for the version that the first one returned."""
+        """Open an object. Later requests specify the version that the first one returned."""
         identity, tail, tag = self._tail(path, TAIL_BYTES, size)
         same: GetOptions = {} if tag is None else {"if_match": tag}
 
@@ -440,7 +442,7 @@ class ObjectFiles(Files):
         yield OpenedFile(source, identity, source.expect)
 
     def _tail(self, path: str, count: int, size: int | None) -> tuple[Identity, bytes, str | None]:
-        """Return identity, last bytes and ETag, by one request, or two without suffix ranges."""
+        """Return identity, last bytes and ETag by one request, or two without suffix ranges."""
         if size is None and not self._store.reads_suffixes:
             size = self._require(path).size
         ranges: GetOptions = {"range": {"suffix": count}}
@@ -451,7 +453,7 @@ class ObjectFiles(Files):
         except StorageError:
             identity = self._require(path)
             if identity.size >= max(size or 0, 1):
-                raise  # the range exists: the store could not be asked
+                raise  # the range exists, so the request has failed
             return identity, b"", None  # the object is empty, or shorter than it was
 
     def _require(self, path: str) -> Identity:
@@ -499,11 +501,11 @@ class ObjectFiles(Files):
 
 
 class _FolderSorter:
-    """Sorts objects, which come in the order of their keys, into folders."""
+    """A sorter that assigns objects, which arrive in the order of their keys, to folders."""
 
     def __init__(self, take: WalkFilter) -> None:
         self._take = take
-        # For each folder the topmost folder on its path that the walk does not enter.
+        # For each folder, the topmost folder on its path that the walk does not enter.
         self._closed_by: dict[str, str | None] = {"": None}
         self.has_any = False
         self.beyond: str | None = None
@@ -536,8 +538,8 @@ class _FolderSorter:
 def _identity(item: Mapping[str, Any]) -> Identity:
     """Return the identity of an object.
 
-    Times are whole seconds, at least in some answers of a store. So the nanoseconds contain a
-    digest of the ETag, which Azure's listings write without the quotes of its other answers.
+    Some answers of a store contain whole seconds only. So the nanoseconds contain a digest of the
+    ETag. Azure's listings write it without the quotes of other answers.
     """
     tag = (item["e_tag"] or "").removeprefix("W/").strip('"')
     digest = hashlib.blake2b(tag.encode(), digest_size=8).digest()
@@ -546,7 +548,7 @@ def _identity(item: Mapping[str, Any]) -> Identity:
 
 
 def _translate(path: str, error: Exception, text: str) -> Exception:
-    """Return the error that a disk would raise, for a store's error about one object."""
+    """Return the error that a disk would raise, for an error about one object."""
     from obstore.exceptions import PermissionDeniedError, PreconditionError
 
     if isinstance(error, FileNotFoundError) and is_absent(error):

@@ -1,4 +1,4 @@
-"""Paths of users, and checks of names that another party may have written."""
+"""Paths of users, and checks of names that another program may have written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def has_dot_part(name: str) -> bool:
 
 
 def check_name_within(name: str) -> str:
-    """Return the relative path of a file or folder, if it stays below where it is joined to.
+    """Return the relative path of a file or folder, after checking that it stays inside its folder.
 
     Raises:
         ValueError: If it is absolute, contains NUL, or has an empty, ``.`` or ``..`` part.
@@ -46,7 +46,7 @@ def check_name_within(name: str) -> str:
 
 
 def check_file_name(name: str) -> str:
-    """Return the name of a file or folder, if it is one and no path.
+    """Return the name of a file or folder, after checking that it is not a path.
 
     Raises:
         ValueError: As `check_name_within`; or if it contains a separator.
@@ -91,14 +91,14 @@ def url_scheme(text: str) -> str | None:
 
 
 def local_path(text: str, option: str) -> Path:
-    """Return the absolute path of a path or ``file:`` URL; nothing in it is escaped, as in Hadoop.
+    """Return the absolute path of a path or ``file:`` URL, which has no escapes, as in Hadoop.
 
     Args:
-        text: Of the user.
-        option: Format and option, for the message: `krishiv-parquet: 'path'`.
+        text: The path or URL of the user.
+        option: Format and option, for the message, such as `krishiv-parquet: 'path'`.
 
     Raises:
-        OptionError: If it is a URL of any other kind, known or not, or names another machine.
+        OptionError: If it is a URL of any other kind, or names another machine.
     """
     scheme = url_scheme(text)
     if scheme is None:

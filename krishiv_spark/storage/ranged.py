@@ -1,4 +1,4 @@
-"""A file that is read by requests for ranges of its bytes: few of them, and in bounded memory."""
+"""A file that is read by requests for ranges of bytes: few requests, and in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ TAIL_BYTES = 64 * 2**10
 """Size of the first request, as in PyArrow: it contains most footers."""
 
 _HELD_BYTES = 64 * 2**20
-"""Bytes that are fetched ahead of the reader."""
+"""Maximum number of bytes to fetch ahead of the reader."""
 
 _PIECE_BYTES = 8 * 2**20
 _LEAST_BYTES = 2**20
 _GAP_BYTES = 128 * 2**10
-"""A request costs about as much as these bytes: a smaller gap is read with its neighbours."""
+"""A request costs about as much as reading these bytes, so a smaller gap is read with its
+neighbours."""
 
 
 @dataclass
 class _Range:
-    """A range that is read from its first byte to its last, and its fetched bytes."""
+    """A range that is read from its first byte to its last, with its fetched bytes."""
 
     start: int
     end: int
@@ -45,9 +46,9 @@ class RangedFile(io.RawIOBase):
     """A file for reading. Executor or driver; one reader.
 
     Args:
-        size: Bytes.
-        tail: Its last bytes, which were fetched before.
-        fetch: Requests a range of bytes: the first, and the one after the last.
+        size: Size in bytes.
+        tail: Its last bytes, which are fetched already.
+        fetch: A function that requests bytes, from the first to the one before the second argument.
     """
 
     def __init__(self, size: int, tail: bytes, fetch: Callable[[int, int], bytes]) -> None:
@@ -60,7 +61,7 @@ class RangedFile(io.RawIOBase):
         self._ahead = _HELD_BYTES
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Fetch the first bytes of ranges, as `OpenedFile`; earlier ranges are dropped."""
+        """Fetch the first bytes of ranges, as for `OpenedFile`; earlier ranges are dropped."""
         total = sum(end - start for start, end in ranges)
         share = max(_LEAST_BYTES, _HELD_BYTES // max(1, len(ranges)))
         self._ahead = _HELD_BYTES if total <= _HELD_BYTES else share

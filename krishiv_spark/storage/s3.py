@@ -1,7 +1,7 @@
 """S3, and stores that speak its protocol: settings, profiles and multipart uploads.
 
-obstore reaches the bucket (`krishiv_spark.storage.objects`). It has no calls for the parts of
-multipart uploads, for which boto3 is used.
+obstore sends the requests (`krishiv_spark.storage.objects`), except those for the parts of
+multipart uploads, for which it has no calls. boto3 sends these.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class S3Settings(StoreSettings):
 
     @override
     def sends_login_on_redirect(self) -> bool:
-        """Return True if there is a session token; clients drop signatures."""
+        """Return True if there is a session token. Clients remove signatures, but not that."""
         if self.anonymous:
             return False
         if self.access_key_id is not None or self.profile is not None:
@@ -147,7 +147,7 @@ class S3Store(ObjectStore):
 
 
 def find_endpoint(bucket: str, settings: S3Settings) -> str | None:
-    """Return the endpoint of a bucket without the bucket; None if it is Amazon's.
+    """Return the endpoint of a bucket, without the bucket; None if it is Amazon's.
 
     obstore takes the endpoint with the bucket in the host name, where other clients add it.
     """
@@ -160,7 +160,8 @@ def find_endpoint(bucket: str, settings: S3Settings) -> str | None:
 # --- credentials of profiles
 
 _LIFETIME = timedelta(minutes=5)
-"""boto3 renews what expires within 15 minutes; a longer interval between calls may be too late."""
+"""boto3 renews credentials that expire within 15 minutes; with a longer interval between calls it
+might be late."""
 
 _LOGINS = ("aws_access_key_id", "credential_process", "role_arn", "sso_session", "sso_start_url")
 _FILES = {
@@ -222,10 +223,11 @@ def _has_login(profile: str) -> bool:
 # --- boto3's client
 
 _ATTEMPTS = 12
-"""Of one request, with pauses of up to 20 s in between, together 75 s or so: throttling lasts."""
+"""Number of attempts of one request, with pauses of up to 20 s, about 75 s together, since
+throttling lasts."""
 
 _FIRST_ATTEMPTS = 2
-"""Before the store has answered once, together less than 10 s."""
+"""Number of attempts before the first answer of the store, which take less than 10 s."""
 
 _URL = re.compile(r"https?://[^/\s\"']+")
 
@@ -288,7 +290,7 @@ class S3Client(StoreClient):
 
 
 def _code_of(error: Exception) -> str:
-    """Return S3's code in an answer that refuses a request; its status where it has no body."""
+    """Return S3's error code for a refused request; its status if the answer has no body."""
     answer: Mapping[str, Any] = getattr(error, "response", None) or {}
     return str(answer.get("Error", {}).get("Code", ""))
 
@@ -299,7 +301,7 @@ _NONCE = "krishiv-nonce"
 _ABSENT = frozenset({"404", "NoSuchKey", "NoSuchUpload", "NotFound"})
 
 _SETTLED_S = 5.0
-"""How long an object is awaited whose upload does not exist: another process may complete it."""
+"""Maximum wait for the object of a missing upload, which another process may be completing."""
 
 _PROBE = "_krishiv/probe"
 
@@ -307,12 +309,12 @@ _PROBE = "_krishiv/probe"
 class S3Uploads(Uploads):
     """Multipart uploads of S3.
 
-    No listing contains the parts of an upload that is not completed, and a process that knows its
-    id and the parts' ETags can complete it. A second completion is answered by NoSuchUpload: then
-    the object is read, which carries the upload's nonce in its metadata.
+    No listing contains the parts of an incomplete upload, and a process that knows its id and the
+    parts' ETags can complete it. A second completion fails with NoSuchUpload. Then the object is
+    read: its metadata contains the nonce of the upload.
 
     Args:
-        store: The location below which they are.
+        store: The location to which their keys are relative.
 
     Raises:
         OptionError: If boto3 is missing.
@@ -378,7 +380,7 @@ class S3Uploads(Uploads):
             sender.discard()
 
     def begin(self, key: str, nonce: str) -> str:
-        """Start an upload whose object will carry a nonce, and return its id."""
+        """Start an upload whose object will contain a nonce, and return its id."""
 
         def begin(client: Any) -> str:
             named = {"Bucket": self.url.bucket, "Key": self._path(key)}
@@ -389,7 +391,7 @@ class S3Uploads(Uploads):
         return self._client.ask(f"start a multipart upload of {self.url}/{key}", begin)
 
     def ask(self, verb: str, upload: Upload, function: Callable[..., _T]) -> _T | None:
-        """Return what a function returns for the client and an upload; None if it is missing."""
+        """Return a function's result for the client and an upload; None if it is missing."""
         from botocore.exceptions import ClientError
 
         named = {"Bucket": self.url.bucket, "Key": self._path(upload.key), "UploadId": upload.id}
@@ -405,7 +407,7 @@ class S3Uploads(Uploads):
         return self._client.ask(f"{verb} the multipart upload of {self.url}/{upload.key}", ask)
 
     def _await_object(self, upload: Upload) -> bool:
-        """Return True if the object of an upload that does not exist any more appears."""
+        """Return True if the object of a missing upload appears."""
         for _ in Backoff(_SETTLED_S, shortest_s=0.01).attempts():
             if self.ask("look for the end of", upload, partial(_is_visible, upload.nonce)):
                 return True

@@ -1,4 +1,4 @@
-"""Settings by which a store is reached: options `storage.<kind>.<setting>`, or the environment."""
+"""Settings of the connection to a store: options `storage.<kind>.<setting>`, or the environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROXY_VARIABLES = tuple(
     for scheme in ("http", "https", "all")
     for name in (f"{scheme}_proxy", f"{scheme}_proxy".upper())
 )
-"""Environment variables of the proxies that obstore uses if no option names one."""
+"""Environment variables of the proxies that obstore uses if no option specifies one."""
 
 
 def _check_proxy(url: SecretStr) -> SecretStr:
@@ -59,7 +59,7 @@ class StoreSettings(Options):
 
     @classmethod
     def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
-        """Return the secret keys among some; a proxy without a login is none."""
+        """Return those keys whose values are secret. A proxy without credentials is not."""
         found = super().secret_keys(given)
         return {key for key in found if key.lower() != "proxy" or "@" in given[key]}
 
@@ -75,30 +75,30 @@ class StoreSettings(Options):
         return redact(text, self.secrets())
 
     def __hash__(self) -> int:
-        """Hash all values: connections are cached by them."""
+        """Hash all values, by which connections are cached."""
         return hash(tuple(vars(self).items()))
 
     def config(self) -> dict[str, Any]:
-        """Return the settings as obstore takes them for a store of this kind."""
+        """Return the settings in obstore's form, for a store of this kind."""
         return {}
 
     def proxies(self) -> dict[str, str]:
-        """Return the proxy for each scheme; nothing if there is none."""
+        """Return the proxy for each scheme; empty if there is none."""
         if self.proxy is None:
             return {}
         return dict.fromkeys(("http", "https"), self.proxy.get_secret_value())
 
     def timeouts(self, store: Hashable) -> TimeoutPolicy:
-        """Return how long a store that these settings reach is waited for now.
+        """Return the current timeouts for a store with these settings.
 
         Args:
-            store: Bucket, or addresses of servers; the endpoint is among the settings.
+            store: Bucket, or addresses of servers. The endpoint is among the settings.
         """
         is_user_set = "timeout" in self.model_fields_set
         return timeout_policy(self._contact_name(store), self.timeout, is_user_set=is_user_set)
 
     def record_answer(self, store: Hashable) -> None:
-        """Have the whole application wait longer for a store, since it has answered."""
+        """Make the whole application wait longer for a store, since it has answered."""
         record_contact(self._contact_name(store))
 
     def _contact_name(self, store: Hashable) -> str:
@@ -107,7 +107,7 @@ class StoreSettings(Options):
     def sends_login_on_redirect(self) -> bool:
         """Return True if a redirect would send a secret to another host.
 
-        HTTP clients keep secrets in URLs, and in headers that they do not know as a login.
+        HTTP clients keep secrets in URLs, and in headers that they do not recognize as credentials.
         """
         return False
 
@@ -116,13 +116,13 @@ class StoreSettings(Options):
 
         Args:
             request_s: Maximum duration of one request, in seconds.
-            endpoint: Of the store, if that is known. A redirect that would send a secret to another
-                host then fails.
+            endpoint: The endpoint of the store, if it is known. A redirect that would send a secret
+                to another host then fails.
         """
         found: dict[str, Any] = {
             "timeout": f"{round(request_s * 1000)}ms",
             "connect_timeout": "5s",
-            # Only an endpoint of an option or of the environment can begin with http:.
+            # Only an endpoint in an option or in the environment can start with http:.
             "allow_http": not (self.endpoint or "").startswith("https:"),
         }
         if self.ca_file is not None:
@@ -130,8 +130,8 @@ class StoreSettings(Options):
         if self.proxy is not None:
             found["proxy_url"] = self.proxy.get_secret_value()
         elif endpoint is not None and self._needs_redirect_guard():
-            # obstore follows redirects, and has no option about it. So all other hosts are behind
-            # a proxy that cannot exist.
+            # obstore follows redirects, and has no option to prevent that. So all other hosts are
+            # behind a proxy that cannot exist.
             found["proxy_url"] = f"http://{UNREACHABLE}"
             found["proxy_excludes"] = urlsplit(endpoint).hostname or ""
         return found
@@ -141,7 +141,7 @@ class StoreSettings(Options):
 
 
 def plain_values(**values: object) -> dict[str, Any]:
-    """Return the values that are not None, secrets as plain texts."""
+    """Return the values that are not None, with secrets as plain texts."""
     return {
         name: value.get_secret_value() if isinstance(value, SecretStr) else value
         for name, value in values.items()
@@ -150,11 +150,11 @@ def plain_values(**values: object) -> dict[str, Any]:
 
 
 def option_or_variable(value: str | SecretStr | None, *names: str) -> str | None:
-    """Return the value of an option, or else that of the first environment variable that is set.
+    """Return the value of an option, or that of the first environment variable that is set.
 
     Args:
-        value: Of the option; None if it is not set.
-        names: Of the variables that obstore reads, in its order.
+        value: Value of the option; None if it is not set.
+        names: Names of the variables that obstore reads, in its order.
     """
     if value is None:
         return next((os.environ[name] for name in names if os.environ.get(name)), None)

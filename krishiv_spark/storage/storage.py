@@ -1,4 +1,4 @@
-"""Options by which the stores of a query are reached, and folders, files and uploads in them."""
+"""The options ``storage.…`` of a query, and the folders, files and uploads of its stores."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ PREFIX = "storage."
 
 @dataclass(frozen=True)
 class Storage:
-    """The options ``storage.…`` of a query, and the stores that they reach. Pickles.
+    """The options ``storage.…`` of a query, and its stores. Pickles.
 
     Attributes:
-        options: By name, in the order of their names; never shown, since some are secrets.
-        places: Scheme and authority of each location in a store that the user has named: other
-            servers receive no login. None if the locations are not known.
+        options: Values by name, in the order of the names. They are never shown, since some are
+            secrets.
+        places: Scheme and authority of each location in a store that the user has named. Other
+            servers receive no credentials. None if the locations are unknown.
     """
 
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -61,7 +62,7 @@ class Storage:
 
     @classmethod
     def given(cls, options: Mapping[str, str]) -> Storage:
-        """Return the storage of all options of a query; its locations are named by the others.
+        """Return the storage for all options of a query, which also contain its locations.
 
         Raises:
             OptionError: If a reference in one of them cannot be resolved (`options.references`).
@@ -72,7 +73,9 @@ class Storage:
         return found.also_at(*others) if any(map(_roots, others)) else found
 
     def also_at(self, *locations: object) -> Storage:
-        """Return the same for locations that the user has named; no others receive a login.
+        """Return the same storage with locations that the user has named.
+
+        No others receive credentials.
 
         Args:
             locations: Paths and URLs; other values are ignored.
@@ -85,22 +88,22 @@ class Storage:
         return find_store_secrets(dict(self.options))
 
     def folder(self, location: str | StoreUrl) -> Folder:
-        """Return the folder at a path or URL. Nothing is asked of the store yet.
+        """Return the folder at a path or URL, without a request to the store.
 
         Args:
-            location: As Spark takes it.
+            location: A path or URL, as for Spark.
 
         Raises:
-            OptionError: If the URL or an option is not known, or a setting is missing; or if the
-                login would go to a server that the user has not named.
+            OptionError: If the URL or an option is unknown, or a setting is missing. Also if
+                credentials would be sent to a server that the user has not named.
         """
         return self._store(location).folder()
 
     def uploads(self, location: str | StoreUrl) -> Uploads:
-        """Return the uploads to paths below a URL. Nothing is asked of the store yet.
+        """Return the uploads to paths below a URL, without a request to the store.
 
         Args:
-            location: As Spark takes it.
+            location: A path or URL, as for Spark.
 
         Raises:
             OptionError: As `folder`; or if the store has no uploads, or a package is missing.
@@ -108,7 +111,7 @@ class Storage:
         return self._store(location).uploads()
 
     def files(self, location: str | StoreUrl) -> Files:
-        """Return the files of the store of a path or URL. Nothing is asked of the store yet.
+        """Return the files of the store of a path or URL, without a request to it.
 
         Raises:
             OptionError: As `folder`.
@@ -128,7 +131,7 @@ _NO_SETTINGS = StoreSettings.model_construct()
 
 
 def _roots(location: object) -> set[str]:
-    """Return scheme and authority of a location in a store; nothing for a disk or another text."""
+    """Return scheme and authority of a location in a store; empty for a disk or another text."""
     if isinstance(location, StoreUrl):
         return {location.root} - {""}
     if not isinstance(location, str) or "://" not in location:
@@ -141,19 +144,19 @@ def _roots(location: object) -> set[str]:
 
 @lru_cache(maxsize=256)
 def _check_login(root: str, settings: StoreSettings, places: frozenset[str] | None) -> None:
-    """Refuse to log in at a server that no option names; warn of a login that is not encrypted.
+    """Refuse to log in at a server that no option names; warn of credentials sent unencrypted.
 
-    A URL may come from a file in a table, which others can write. A login that was configured for
-    the locations of a query must not follow it to another host.
+    A URL may come from a file in a table, which others can write. Credentials for the locations of
+    a query must not follow it to another host.
 
     Args:
         root: Scheme and authority of the store.
-        settings: That reach it.
-        places: Scheme and authority of each location that the user has named; None if they are not
-            known.
+        settings: Settings of the store.
+        places: Scheme and authority of each location that the user has named; None if they are
+            unknown.
 
     Raises:
-        OptionError: If the login would go to another server.
+        OptionError: If the credentials would be sent to another server.
     """
     url = StoreUrl.parse(root)
     store = store_type(url.kind)(url, settings)
@@ -170,7 +173,7 @@ def _check_login(root: str, settings: StoreSettings, places: frozenset[str] | No
 
 
 ENVIRONMENT = Storage()
-"""The stores as the environment alone reaches them."""
+"""The stores with the settings of the environment only."""
 
 
 # --- options
@@ -180,12 +183,12 @@ def settings_for(url: StoreUrl, given: Mapping[str, str]) -> StoreSettings:
     """Return the settings of the store of a URL.
 
     Args:
-        url: In the store; its kind and bucket select the options.
+        url: A URL in the store; its kind and bucket select the options.
         given: Options ``storage.<kind>.<setting>``, or ``storage.<kind>.<bucket>.<setting>`` for
             one bucket, which take precedence.
 
     Raises:
-        OptionError: If one is not known, or has a bad value.
+        OptionError: If an option is unknown, or its value is invalid.
     """
     grouped = _group_by_bucket(given)
     own = grouped.get((url.kind, url.bucket.lower()), {})
@@ -195,7 +198,7 @@ def settings_for(url: StoreUrl, given: Mapping[str, str]) -> StoreSettings:
 
 
 def check_settings(given: Mapping[str, str]) -> None:
-    """Reject options that no store has, also of stores that no URL names.
+    """Refuse options that no store has, including those for stores that no URL names.
 
     Raises:
         OptionError: As `settings_for`.
@@ -233,7 +236,7 @@ def find_store_secrets(given: Mapping[str, str]) -> set[str]:
 
 
 def _group_by_bucket(given: Mapping[str, str]) -> dict[tuple[str, str], dict[str, str]]:
-    """Return the settings by kind and bucket, which is empty for all buckets."""
+    """Return the settings by kind and bucket; the bucket is empty for settings of all buckets."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for key, value in given.items():
         _, kind, *bucket = key.lower().split(".")[:-1] if key.count(".") > 1 else ("", "")
@@ -255,10 +258,10 @@ def _parse_storage(given: object) -> object:
 
 
 class StorageOptions(Options):
-    """Options of stores, for a connector with a checkpoint, an epoch log or a table in one.
+    """Options of stores, for a connector whose checkpoint, epoch log or table may be in one.
 
     Attributes:
-        storage: Of all stores.
+        storage: The settings of all stores.
     """
 
     storage: Annotated[Storage, BeforeValidator(_parse_storage)] = Field(
@@ -270,7 +273,7 @@ class StorageOptions(Options):
 
     @model_validator(mode="after")
     def _bind_logins(self) -> Self:
-        """Have logins go to the locations that these options name, and to no other server."""
+        """Send credentials only to the locations that these options name."""
         named = (value for name, value in vars(self).items() if name != "storage")
         texts = (each for value in named for each in (value if type(value) is tuple else (value,)))
         vars(self)["storage"] = self.storage.also_at(*texts)  # the model is frozen for users

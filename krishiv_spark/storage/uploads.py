@@ -37,17 +37,16 @@ __all__ = [
 
 
 class Upload(BaseModel, frozen=True):
-    """The values with which any process can complete a file, look it up, or abort it.
+    """The values with which any process can complete a file, check its state, or abort it.
 
     Attributes:
         key: Path of the visible file, relative to the location of its `Uploads`.
-        id: The store's name of it: S3's upload id, the path of the staged file; empty for Azure,
-            where the key is enough. A store that takes it for a path checks it.
-        parts: Its parts, in order: S3's ETags, ids of Azure's blocks; else nothing.
-        size: Bytes.
-        nonce: Random; the visible file carries it, if the store has a way to store it.
-        begun_ms: Time when it was started, milliseconds since 1970, by the clock of the process
-            that started it.
+        id: The store's id of it: S3's upload id, or the path of the staged file; empty for Azure,
+            where the key suffices. A store that uses it as a path checks it.
+        parts: Its parts, in order: S3's ETags or ids of Azure's blocks; empty in other stores.
+        size: Size in bytes.
+        nonce: A random text that the visible file contains, if the store can store it.
+        begun_ms: Start time, milliseconds since 1970, by the clock of the process that started it.
     """
 
     key: NameWithin
@@ -72,9 +71,9 @@ class PendingUpload:
     """An upload that the store contains and that no process has completed.
 
     Attributes:
-        upload: Its size, parts and nonce are not known.
-        begun_ms: Time when it was started, milliseconds since 1970, by the store's clock.
-        shown: Description for people.
+        upload: The upload. Its size, parts and nonce are unknown.
+        begun_ms: Start time, milliseconds since 1970, by the store's clock.
+        shown: Description for messages.
     """
 
     upload: Upload
@@ -83,13 +82,13 @@ class PendingUpload:
 
 
 class OpenUpload(Protocol):
-    """A file of bytes that is being written, as pyarrow takes it. One thread writes."""
+    """A file that is being written, with the methods that pyarrow calls. One thread writes."""
 
     closed: bool
     """True if it takes no more bytes."""
 
     def write(self, data: bytes) -> int:
-        """Append all bytes; keeps a few parts in memory.
+        """Append all bytes. A few parts are kept in memory.
 
         Raises:
             StorageError: If the store fails.
@@ -98,7 +97,7 @@ class OpenUpload(Protocol):
         ...
 
     def tell(self) -> int:
-        """Return how many bytes were written."""
+        """Return the number of bytes written so far."""
         ...
 
     def flush(self) -> None:
@@ -114,7 +113,7 @@ class OpenUpload(Protocol):
         ...
 
     def abort(self) -> None:
-        """Delete the sent bytes, as `Uploads.discard` does; any number of times.
+        """Delete the sent bytes, as `Uploads.discard` does. It may be called repeatedly.
 
         Raises:
             StorageError: If the store fails.
@@ -125,19 +124,21 @@ class OpenUpload(Protocol):
 class Uploads(Protocol):
     """Uploads to paths below one location in a store. Any process, any thread.
 
-    Each method raises a `StorageError` if the store fails, or refuses.
+    Each method raises a `StorageError` if the store fails or refuses the request.
     """
 
     def open(self, key: str) -> OpenUpload:
         """Start an upload. Nothing is sent yet.
 
         Args:
-            key: Relative to the location; no other upload ever uses it.
+            key: Path relative to the location. No other upload ever uses it.
         """
         ...
 
     def complete(self, upload: Upload) -> bool:
-        """Make a file visible, in one step. Any process, any number of times, even in parallel.
+        """Make a file visible, in one step.
+
+        Any process; it may be called repeatedly and in parallel.
 
         Returns:
             True if it is visible; False if neither the upload nor the file exists.
@@ -151,14 +152,15 @@ class Uploads(Protocol):
     def abort(self, upload: Upload) -> None:
         """Prevent any process from completing it; a completed file stays.
 
-        For the uploads that an intent names: a fenced driver may be about to complete them.
+        Called for the uploads that an intent names, since a fenced driver may be about to complete
+        them.
         """
         ...
 
     def discard(self, upload: Upload) -> None:
-        """Delete the sent bytes of an upload that no process is going to complete.
+        """Delete the sent bytes of an upload that no process will complete.
 
-        Where the store cannot do so without showing a file, it deletes them itself, days later.
+        If the store cannot do so without making a file visible, it deletes them itself, days later.
         """
         ...
 
@@ -170,7 +172,7 @@ class Uploads(Protocol):
         """Start an upload, list it and abort it, to check the permissions. Planner.
 
         Raises:
-            StorageError: If one is missing.
+            StorageError: If a permission is missing.
         """
         ...
 
@@ -179,13 +181,14 @@ class Uploads(Protocol):
 
 _FIRST_PART = 8 * 2**20
 _GROWTH = 110_000
-"""With it, 10 000 parts, which is S3's limit, have 5.5 TB; a file of 1 GB has 90."""
+"""Growth of the part size. With it, 10 000 parts, which is S3's limit, have 5.5 TB; a file of 1 GB
+has 90."""
 
 _THREADS = 2
 
 
 def part_size(number: int) -> int:
-    """Return the bytes of a part by its number from 0: at least S3's 5 MiB, at most its 5 GiB."""
+    """Return the size of a part by its number from 0: at least S3's 5 MiB, at most its 5 GiB."""
     return _FIRST_PART + number * _GROWTH
 
 
@@ -193,7 +196,7 @@ class PartSender(Protocol):
     """The requests of one upload to a store."""
 
     def begin(self, nonce: str) -> str:
-        """Start it and return its id; the visible file will carry the nonce."""
+        """Start the upload and return its id; the visible file will contain the nonce."""
         ...
 
     def send(self, number: int, data: bytes) -> str:
@@ -206,9 +209,9 @@ class PartSender(Protocol):
 
 
 class PartsUpload(OpenUpload):
-    """A file that is sent in parts, from threads beside the writer. Executor.
+    """A file that is sent in parts by two threads. Executor.
 
-    In memory are the part that fills, and the two that are being sent.
+    The part that is being filled and the two that are being sent are in memory.
 
     Args:
         key: See `Upload`.
@@ -249,7 +252,7 @@ class PartsUpload(OpenUpload):
     @override
     def close(self) -> Upload:
         self.closed = True
-        if self._part or not self._sent:  # an empty file has one part, too
+        if self._part or not self._sent:  # an empty file also has one part
             self._send(bytes(self._part))
             self._part.clear()
         parts = tuple(sent.result() for sent in self._sent)
@@ -266,7 +269,7 @@ class PartsUpload(OpenUpload):
     @override
     def abort(self) -> None:
         self.closed = True
-        # First: a part that arrives after the abort would stay in the store.
+        # Threads are stopped first: a part that arrives after the abort would remain in the store.
         self._threads.shutdown(cancel_futures=True)
         if self._id is not None:
             self._sender.discard()
@@ -277,7 +280,8 @@ class PartsUpload(OpenUpload):
             self._id = self._sender.begin(self._nonce)
         number = len(self._sent)
         if number >= _THREADS:
-            self._sent[number - _THREADS].result()  # no more are being sent than threads exist
+            # No more parts are being sent than there are threads.
+            self._sent[number - _THREADS].result()
         self._sent.append(self._threads.submit(self._sender.send, number, data))
 
 
@@ -285,14 +289,14 @@ class PartsUpload(OpenUpload):
 
 _FOLDER = "_krishiv/uploads"
 _SUFFIX = ".staged"
-"""No glob for Parquet matches it, and readers skip the folder."""
+"""Suffix of staged files. No glob for Parquet matches it, and readers skip the folder."""
 
 
 class StagedWriter(Protocol):
     """A staged file that is being written."""
 
     def write(self, data: bytes) -> None:
-        """Append bytes; keeps some in memory."""
+        """Append bytes; some are kept in memory."""
         ...
 
     def close(self) -> None:
@@ -300,16 +304,16 @@ class StagedWriter(Protocol):
         ...
 
     def abort(self) -> None:
-        """Stop writing; the written bytes may stay."""
+        """Stop writing; the written bytes may remain."""
         ...
 
 
 class StagedEntry(NamedTuple):
-    """A staged file of a listing.
+    """A staged file in a listing.
 
     Attributes:
-        name: In its folder.
-        modified_ms: Milliseconds since 1970, by the store's clock.
+        name: Its name in its folder.
+        modified_ms: Time of its last modification, milliseconds since 1970, by the store's clock.
     """
 
     name: str
@@ -320,7 +324,7 @@ class StagingStore(Protocol):
     """The operations of a store that stages files. Paths are relative to a location. Any thread."""
 
     def create(self, path: str) -> StagedWriter:
-        """Start a file, and create the folders above it. Nothing is sent yet."""
+        """Start a file, and create the folders above it, without a request yet."""
         ...
 
     def move(self, path: str, to: str) -> bool:
@@ -348,8 +352,8 @@ class RenameUploads(Uploads):
     """Uploads to a store that renames or copies a file in one step.
 
     Args:
-        location: Of the files, for people.
-        store: Whose paths are relative to the location.
+        location: The location of the files, for messages.
+        store: The store, whose paths are relative to the location.
     """
 
     def __init__(self, location: object, store: StagingStore) -> None:
@@ -382,7 +386,7 @@ class RenameUploads(Uploads):
 
     @override
     def pending(self) -> Iterator[PendingUpload]:
-        """Yield the uploads that are not completed; their keys lack the folder."""
+        """Yield the uploads that are not completed. Their keys lack the folder."""
         for file in self._store.files(_FOLDER):
             name = file.name.removesuffix(_SUFFIX)
             upload = Upload(

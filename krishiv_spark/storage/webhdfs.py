@@ -1,11 +1,11 @@
 """The client of HDFS over HTTP: WebHDFS of the NameNodes, or HttpFS.
 
-No wheel contains Hadoop's own client. Other packages that use HTTP take a DataNode's error page for
-a file's content, and do not read whether a rename was refused. So the calls are here, on
-``requests``.
+No wheel contains Hadoop's own client. Other packages that use HTTP mistake a DataNode's error page
+for a file's content, and do not read whether a rename was refused. So the calls are implemented
+here, with ``requests``.
 
-Errors have one path. Functions whose variables contain a login return an error instead of raising
-it: Spark can show the variables of each function in a traceback. `_ask` and `_check` raise it.
+Functions whose variables contain credentials return an error instead of raising it, since Spark can
+show the variables of each function in a traceback. `_ask` and `_check` raise these errors.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _T = TypeVar("_T")
 
 _ROOT = "/webhdfs/v1"
 _STANDBY = {"StandbyException", "RetriableException", "429", "502", "503", "504"}
-"""Answers after which another NameNode is asked, or the same one again."""
+"""Answers after which another NameNode, or the same one again, is requested."""
 
 _TO_DATANODES = frozenset({"OPEN", "CREATE"})
-"""Operations that a NameNode redirects to a DataNode, with the login that this needs in the URL."""
+"""Operations that a NameNode redirects to a DataNode, with the needed credentials in the URL."""
 
 _MOST_REDIRECTS = 4
 
@@ -50,13 +50,13 @@ _UNREACHABLE = (
     requests.exceptions.ChunkedEncodingError,
 )
 _FAILURES = (OSError, ValueError, HTTPError)
-"""Errors of requests, whose own class is an OSError; the others are about the text of an answer,
-such as a bad URL or a bad encoding."""
+"""Errors of requests, whose own base class is OSError, and errors about the text of an answer, such
+as a bad URL or encoding."""
 
 _NOT_JSON = (ValueError, LookupError, TypeError)
 
 _NO_FOLDER = "(is not a directory)"
-"""In the answer about a path below a file, for which the NameNode denies access
+"""A part of the answer for a path below a file, to which the NameNode denies access
 (``FSPermissionChecker``)."""
 
 
@@ -64,9 +64,9 @@ class HdfsStatus(NamedTuple):
     """Hadoop's ``FileStatus`` of a file or folder.
 
     Attributes:
-        name: In its folder; empty in an answer about one path.
+        name: Its name in its folder; empty in an answer about one path.
         is_folder: True for a folder.
-        size: Bytes.
+        size: Size in bytes.
         modified_ms: Time of the last modification, milliseconds since 1970 UTC.
     """
 
@@ -89,10 +89,10 @@ class WebHdfs:
     """The calls of HDFS's REST interface. Any process; one thread.
 
     Args:
-        store: Whose settings apply.
-        addresses: Of NameNodes, as ``http://host:port``; one of them is active.
-        login: Returns the parameters of each request that log in.
-        auth: Logs in by ``requests``, as for Kerberos; None if `login` does.
+        store: The store, whose settings apply.
+        addresses: Addresses of NameNodes, as ``http://host:port``; one of them is active.
+        login: Returns the parameters of each request that contain credentials.
+        auth: Authentication of ``requests``, as for Kerberos; None if `login` suffices.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class WebHdfs:
         return None if answer is None else answer.content
 
     def pages(self, folder: str) -> Iterator[list[HdfsStatus]]:
-        """Yield the entries of a folder, as many at once as the NameNode sends.
+        """Yield the entries of a folder, in pages of the NameNode's size.
 
         Raises:
             FileNotFoundError: If the folder does not exist.
@@ -157,21 +157,24 @@ class WebHdfs:
         return self._ask("PUT", "SETTIMES", path, times) is not None
 
     def write(self, path: str, data: bytes) -> None:
-        """Create or overwrite a file, and create its folders. Readers may see a part of it."""
+        """Create or overwrite a file, and create its folders.
+
+        Readers may see an incomplete file.
+        """
         self._ask("PUT", "CREATE", path, {"overwrite": "true"}, data)
 
     def stream(self, path: str, pieces: Iterable[bytes]) -> None:
-        """Create or overwrite a file by the pieces of an iterator, which are sent once.
+        """Create or overwrite a file from the pieces of an iterator, which are sent once.
 
         Raises:
-            StorageError: If one of them is refused, or the connection breaks.
+            StorageError: If a piece is refused, or the connection breaks.
         """
         query = {"overwrite": "true", "noredirect": "true"}
         asked = self._ask("PUT", "CREATE", path, query)
         self._check(self._send_pieces(asked, path, pieces), f"CREATE of {path}")
 
     def make_folder(self, path: str) -> None:
-        """Create a folder, and those above it; an existing one is no error."""
+        """Create a folder, and those above it. An existing one is not an error."""
         self._ask("PUT", "MKDIRS", path)
 
     def rename(self, path: str, to: str, *, overwrite: bool = False) -> bool:
@@ -183,7 +186,7 @@ class WebHdfs:
         return self._parse("RENAME", path, answer, _is_done)
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
-        """Delete a file, or a folder with all its files; a missing one is no error."""
+        """Delete a file, or a folder with all its files. A missing one is not an error."""
         self._ask("DELETE", "DELETE", path, {"recursive": str(recursive).lower()})
 
     # --- requests
@@ -199,10 +202,10 @@ class WebHdfs:
         """Return the answer of the active NameNode; None if it reports that the file is missing.
 
         Raises:
-            StorageError: If none answers in time, or one refuses.
+            StorageError: If no NameNode answers in time, or one refuses.
         """
         for given in (path, (query or {}).get("destination", "")):
-            check_stays(given, given)  # urllib3 resolves `..`, and the NameNode does
+            check_stays(given, given)  # urllib3 and the NameNode resolve `..`
         place = tuple(sorted(self._addresses))
         timeouts = self._store.settings.timeouts(place)
         backoff = Backoff(timeouts.total_s)
@@ -230,11 +233,11 @@ class WebHdfs:
     ) -> requests.Response | StorageError | str:
         """Send a request and follow its redirects.
 
-        A NameNode receives no data: it redirects to the DataNode that takes them.
+        A NameNode receives no data, but redirects to the DataNode that receives them.
 
         Returns:
-            An answer; an error after which no other attempt helps; or a text that states why
-            another one may.
+            An answer; an error, if no other attempt can succeed; or a text with the reason if one
+            may.
         """
         send, op = self._session.request, query["op"]
         try:
@@ -277,7 +280,7 @@ class WebHdfs:
         if asked is None:
             return StorageError(f"HDFS does not return the address to write {path} to")
         try:
-            # Old versions of HttpFS do not know ``noredirect``.
+            # Old versions of HttpFS do not support ``noredirect``.
             location = asked.headers.get("Location") or asked.json()["Location"]
         except _NOT_JSON as error:
             return self._not_webhdfs("CREATE", path, error)
@@ -299,8 +302,9 @@ class WebHdfs:
     def _next_url(self, answer: requests.Response, location: str, op: str) -> str | StorageError:
         """Return the target of a redirect, or an error if no request may follow it.
 
-        It must be an address, be encrypted if the NameNode is, and be a DataNode only for the
-        operations that NameNodes redirect. It contains the NameNode's login for the DataNode.
+        The target must be an address, must be encrypted if the NameNode is, and may be a DataNode
+        only for the operations that NameNodes redirect. It contains the NameNode's credentials for
+        the DataNode.
         """
         here = origin_of(answer.url)
         try:
@@ -339,7 +343,7 @@ class WebHdfs:
         if isinstance(answer, StorageError):
             raise answer
         if answer.is_redirect and "noredirect" in (query or {}):
-            return answer  # of HttpFS, which answers the question for an address in this way
+            return answer  # HttpFS returns the address in this way
         name, message = self._remote_error(answer)
         if name == "FileNotFoundException" or _NO_FOLDER in message:
             return None
@@ -358,7 +362,8 @@ class WebHdfs:
         """Return a part of an answer.
 
         Raises:
-            StorageError: If it has no such part, or is no JSON; without the answer.
+            StorageError: If it has no such part, or is not JSON. The text does not contain the
+                answer.
         """
         try:
             return parse(answer)
@@ -406,7 +411,7 @@ def _page(answer: requests.Response) -> tuple[list[HdfsStatus], bool]:
 
 
 def _session(store: BaseStore, auth: Any) -> requests.Session:
-    """Return a session that uses the settings alone.
+    """Return a session that uses the settings only.
 
     The environment's proxies and ``.netrc`` are not read, but its certificates are.
     """

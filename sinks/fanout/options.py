@@ -101,7 +101,7 @@ class FanoutOptions(LogPlaceOptions):
     """Options of the sink.
 
     Attributes:
-        routes: By name of the route, its format and that one's options.
+        routes: The format of each route and its options, by the name of the route.
     """
 
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -111,18 +111,18 @@ class FanoutOptions(LogPlaceOptions):
 
     @classmethod
     def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
-        """See `Options`; a route's own sink knows its secrets."""
+        """Return the secret keys; each route's sink determines its own. See `Options`."""
         found = super().secret_keys(given)
         parts = {key: match for key in given if (match := _KEY.fullmatch(key)) is not None}
         for route in {match[1].lower() for match in parts.values()}:
             own = {m[2]: key for key, m in parts.items() if m[1].lower() == route}
             options = {name: given[key] for name, key in own.items()}
-            with contextlib.suppress(OptionError):  # what is wrong with a route, its sink says
+            with contextlib.suppress(OptionError):  # the sink of the route reports its errors
                 found |= {own[k] for k in kind_of_route(options).options_type.secret_keys(options)}
         return found
 
     def secrets(self) -> set[str]:
-        """See `Options`; also those of the routes."""
+        """Return the secrets, including those of the routes. See `Options`."""
         given = {f"{_PREFIX}{r}.{k}": t for r, own in self.routes.items() for k, t in own.items()}
         return super().secrets() | {given[key] for key in self.secret_keys(given)} - {""}
 
@@ -154,17 +154,17 @@ _OF_THE_WHOLE = {
 def make_routes(
     options: FanoutOptions, schema: pa.Schema, mode: OutputMode, *, streaming: bool
 ) -> dict[str, LoggedWriter[Any, Any]]:
-    """The sink of each route.
+    """Return the sink of each route.
 
     Args:
-        options: Of the whole.
-        schema: With a struct column for each route; one without has no columns.
-        mode: Of the whole.
-        streaming: Of the whole.
+        options: The options of the fan-out.
+        schema: The schema, with a struct column for each route. A route without one has no columns.
+        mode: The output mode of the fan-out.
+        streaming: True for a stream.
 
     Raises:
-        OptionError: If there is none, or one of them has no format, another one than can be a
-            route, or an option that is for the whole.
+        OptionError: If there is no route, or a route has no format, a format that cannot be a
+            route, or an option of the whole fan-out.
     """
     _require_one(options)
     made = {}
@@ -209,12 +209,12 @@ def _route(
 
 
 def check_columns(options: FanoutOptions, schema: pa.Schema) -> None:
-    """Refuse a frame whose columns are not the routes'. Planner.
+    """Refuse a frame whose columns are not those of the routes. Planner.
 
     Raises:
         OptionError: If there is no route.
-        SchemaError: If a column is no route, a route has no column or two that differ in case only,
-            or it is no struct.
+        SchemaError: If a column belongs to no route or is not a struct, or if a route has no
+            column, or two that differ only in case.
     """
     _require_one(options)
     if (same := twins(schema.names)) is not None:
@@ -252,7 +252,7 @@ def _columns(schema: pa.Schema, route: str) -> pa.Schema:
 
 @contextlib.contextmanager
 def naming(route: str) -> Iterator[None]:
-    """Say in errors about what was given which route they are about."""
+    """Add the name of the route to errors about its options and columns."""
     try:
         yield
     except OptionError as error:
@@ -265,7 +265,9 @@ Condition: TypeAlias = Union["Column", str]
 
 
 def routed(frame: DataFrame, **routes: Condition | Sequence[Condition]) -> DataFrame:
-    """A frame with a struct column for each route, as ``krishiv-fanout`` takes it.
+    """Return a frame with a struct column for each route, as ``krishiv-fanout`` expects it.
+
+    ::
 
         rows = krishiv_spark.routed(
             orders,
@@ -276,17 +278,17 @@ def routed(frame: DataFrame, **routes: Condition | Sequence[Condition]) -> DataF
             **{"route.good.format": "krishiv-parquet", "route.good.path": "/data/orders", ...}
         )
 
-    A row goes every route whose condition is true: none, one or several. A condition that is null
-    is not true.
+    A row goes to every route whose condition is true: none, one or several. A condition that is
+    null is not true.
 
     Args:
         frame: A stream, or a batch of one.
-        routes: By name of the route, a condition, as SQL or as a column; or that and the columns
-            that the target gets, likewise. Without columns it gets all.
+        routes: A condition by the name of the route, as SQL or as a column; or a sequence of the
+            condition and the columns for the target. Without columns, the target gets all.
 
     Raises:
-        OptionError: If there is no route, one without a condition, or two whose names differ in
-            case only.
+        OptionError: If there is no route, one without a condition, or two whose names differ only
+            in case.
     """
     from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 

@@ -1,7 +1,7 @@
-"""Several targets as one: an epoch is in all of them, or in none. Driver.
+"""Several targets as one: an epoch is committed in all of them, or in none. Driver.
 
-The intent in the one log names what is staged in each target. So each driver that finds it finishes
-it in all of them, and nothing is finished without it.
+The intent in the one log names the staged data in each target. So each driver that finds it
+finishes the epoch in all of them, and without an intent nothing is finished.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StagedParts(BaseModel, frozen=True):
     """The staged data of one task, or the data that an intent names.
 
     Attributes:
-        parts: By route, what its participant calls staged: models, or as an intent keeps them.
+        parts: The staged items of each route's participant: models, or parsed JSON of an intent.
     """
 
     parts: dict[str, tuple[Any, ...]]
@@ -39,10 +39,10 @@ class StagedParts(BaseModel, frozen=True):
 
 @dataclass(frozen=True)
 class RoutePlans:
-    """The properties of an epoch that tasks need.
+    """The plans of all routes, for the tasks.
 
     Attributes:
-        plans: By route, what `Writer.plan` of it returned.
+        plans: The return value of `Writer.plan`, by route.
     """
 
     plans: Mapping[str, Any]
@@ -53,19 +53,19 @@ _Verb = Callable[[_Part, Epoch, Sequence[Any]], None]
 
 
 def part_of_epoch(epoch: Epoch, route: str) -> Epoch:
-    """The identity of an epoch for the participant of a route."""
+    """Return the identity of an epoch for the participant of a route."""
     return replace(epoch, query=part_of_query(epoch.query, route))
 
 
 class FanoutParticipant(Participant[StagedParts]):
-    """Finishes the parts of an epoch, one after the other, each as its own participant does.
+    """A participant that finishes the parts of an epoch by the routes' participants.
 
-    First those that may be lost and can be staged again in part, such as Kafka's transactions,
-    whose time runs; last those that are never lost. So a part that is lost is found out as long as
-    what is visible can be left out when the epoch is staged again.
+    The first are those whose data may expire and can be staged again in part, such as Kafka's
+    transactions, which have a timeout; the last are those whose data is never lost. So a lost part
+    is detected while the visible parts can still be left out when the epoch is staged again.
 
     Args:
-        parts: By route.
+        parts: The participants by route.
     """
 
     staged_type = StagedParts
@@ -74,7 +74,7 @@ class FanoutParticipant(Participant[StagedParts]):
         self._parts = dict(sorted(parts.items(), key=_precedence))
 
     def load(self, text: str) -> StagedParts:
-        """Return what an intent names, with what each route calls staged: all of it is checked.
+        """Return the content of an intent, with all staged items checked by their routes.
 
         Raises:
             ValueError: If a part is damaged.
@@ -92,7 +92,7 @@ class FanoutParticipant(Participant[StagedParts]):
     def prepare(
         self, epoch: Epoch, staged: Sequence[StagedParts], salvaged: Sequence[StagedParts]
     ) -> Sequence[StagedParts]:
-        """Committer: each part; what has a time-out comes last, right before the intent."""
+        """Committer: prepare each part; those with a timeout come last, right before the intent."""
         whole = {
             route: tuple(
                 part.prepare(
@@ -106,17 +106,18 @@ class FanoutParticipant(Participant[StagedParts]):
         return [StagedParts(parts=whole)]
 
     def finish(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
-        """Driver: each part.
+        """Driver: finish each part.
 
         Raises:
-            LostIntentError: If one is lost, and what is visible of the others can be left out when
-                the epoch is staged again.
-            CommitUnknown: If one is lost, and that cannot be done; or as its participant says.
+            LostIntentError: If a part is lost, and the visible parts can be left out when the epoch
+                is staged again.
+            CommitUnknown: If a part is lost, and that is not possible; or if a participant raises
+                it.
         """
         self._end(epoch, staged, lambda part, own, items: part.finish(own, items))
 
     def finish_or_salvage(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
-        """Driver: as `finish`."""
+        """Driver: finish or salvage each part, as `finish` does."""
         self._end(epoch, staged, lambda part, own, items: part.finish_or_salvage(own, items))
 
     def _end(self, epoch: Epoch, staged: Sequence[StagedParts], verb: _Verb) -> None:
@@ -151,37 +152,40 @@ class FanoutParticipant(Participant[StagedParts]):
         return LostIntentError(f"route {route!r}: {lost}", found)
 
     def is_finished(self, epoch: Epoch) -> bool:
-        """Driver: every part is."""
+        """Driver: return True if every part is finished."""
         return all(
             part.is_finished(part_of_epoch(epoch, route)) for route, part in self._parts.items()
         )
 
     def discard(self, staged: Sequence[StagedParts]) -> None:
-        """Anywhere: each part; an error keeps none of the others."""
+        """Any process: discard each part. An error does not prevent the others."""
         self._all(lambda route, part: part.discard(self._of(route, staged)))
 
     def abandon(self, epoch: Epoch) -> None:
-        """Committer: each part."""
+        """Committer: abandon each part."""
         self._all(lambda route, part: part.abandon(part_of_epoch(epoch, route)))
 
     def forget(self, query: str) -> None:
-        """Driver: each part."""
+        """Driver: forget each part."""
         self._all(lambda route, part: part.forget(part_of_query(query, route)))
 
     # --- planner
 
     def target(self) -> str:
-        """Planner: where all routes go. Another route, or one less, is another target."""
+        """Planner: describe the targets of all routes.
+
+        Another route, or one less, is another target.
+        """
         found = ((route, self._parts[route].target()) for route in sorted(self._parts))
         return "; ".join(f"{route}: {target or 'not known'}" for route, target in found)
 
     def check_query(self, query: str) -> None:
-        """Planner: each part."""
+        """Planner: check the query with each part."""
         for route, part in self._parts.items():
             part.check_query(part_of_query(query, route))
 
     def records(self, query: str) -> Sequence[TargetRecord]:
-        """Planner: those of each part."""
+        """Planner: return the records of each part."""
         return [
             record._replace(target=f"route {route!r}: {record.target}")
             for route, part in self._parts.items()
@@ -189,7 +193,7 @@ class FanoutParticipant(Participant[StagedParts]):
         ]
 
     def targets_without(self, epoch: Epoch, staged: Sequence[StagedParts]) -> Sequence[str] | None:
-        """Planner: those of each part; None if no part lacks it and one cannot be compared."""
+        """Planner: return the targets of each part without the epoch."""
         lacking, is_unknown = [], False
         for route, part in self._parts.items():
             own = part.targets_without(part_of_epoch(epoch, route), self._of(route, staged))
@@ -198,29 +202,29 @@ class FanoutParticipant(Participant[StagedParts]):
         return None if is_unknown and not lacking else lacking
 
     def targets_of(self, staged: Sequence[object]) -> set[str]:
-        """Planner: the routes."""
+        """Planner: return the routes that staged items belong to."""
         parts = [item.get("parts") for item in staged if isinstance(item, dict)]
         found = (part for part in parts if isinstance(part, dict))
         return {name for part in found for name in self._parts if part.get(name)}
 
     def verify_committed_target(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
-        """Planner: each part."""
+        """Planner: verify the target of each part."""
         for route, part in self._parts.items():
             part.verify_committed_target(part_of_epoch(epoch, route), self._of(route, staged))
 
     def verify_empty_log(self, query: str) -> None:
-        """Planner: each part."""
+        """Planner: verify that each part has no data of the query."""
         for route, part in self._parts.items():
             part.verify_empty_log(part_of_query(query, route))
 
     def sweep(self, query: str, generation: int, *, clean: bool) -> None:
-        """Planner: each part, whose generations are those of the one log."""
+        """Planner: sweep each part; the generations are those of the one log."""
         for route, part in self._parts.items():
             part.sweep(part_of_query(query, route), generation, clean=clean)
 
     def orphaned_jobs(self) -> Iterator[LoggedJob]:
-        """Planner: batch jobs in the targets, whose logs are there."""
-        # Their intents are of a target's own kind, and of no route.
+        """Planner: yield nothing. Batch jobs in the targets have their own logs."""
+        # The intents of batch jobs belong to a target, and to no route.
         return iter(())
 
     # --- operator
@@ -228,18 +232,21 @@ class FanoutParticipant(Participant[StagedParts]):
     def force_outcome(
         self, epoch: Epoch, staged: Sequence[StagedParts], *, committed: bool
     ) -> None:
-        """Operator: each part."""
+        """Operator: force the outcome of each part."""
         for route, part in self._parts.items():
             own = part_of_epoch(epoch, route)
             part.force_outcome(own, self._of(route, staged), committed=committed)
 
     def verify_adoption(self, query: str, epoch: int) -> None:
-        """Operator: each part."""
+        """Operator: verify the adoption with each part."""
         for route, part in self._parts.items():
             part.verify_adoption(part_of_query(query, route), epoch)
 
     def plan_replay(self, replay: Replay) -> list[str]:
-        """Operator: each part; one that cannot go back keeps all from it."""
+        """Operator: describe the replay of each part.
+
+        A part that cannot be rewound prevents all of it.
+        """
         found = []
         for route, part in self._parts.items():
             try:
@@ -250,14 +257,14 @@ class FanoutParticipant(Participant[StagedParts]):
         return found
 
     def take_back(self, replay: Replay) -> None:
-        """Operator: each part, one after the other."""
+        """Operator: take back each part, one after the other."""
         for route, part in self._parts.items():
             part.take_back(replay.of_route(route))
 
     # --- parts
 
     def part_of_ownership(self, ownership: Ownership[StagedParts], route: str) -> Ownership[Any]:
-        """Planner: what the sink of a route may know of who owns the query."""
+        """Planner: return the ownership of the query as the sink of one route sees it."""
         found = ownership.salvaged
         own = None if found is None else Salvaged(found.epoch, self._of(route, found.staged))
         return Ownership(ownership.generation, ownership.generations, own)
@@ -271,7 +278,7 @@ class FanoutParticipant(Participant[StagedParts]):
         )
 
     def _all(self, verb: Callable[[str, _Part], None]) -> None:
-        """Each part, whatever becomes of the others; then the first error."""
+        """Call a function for each part, even after an error; then raise the first error."""
         errors = []
         for route, part in self._parts.items():
             try:

@@ -1,9 +1,9 @@
-"""``krishiv-fanout``: rows go several routes, and an epoch is true in all targets by one intent.
+"""The sink ``krishiv-fanout``: an epoch is committed in all targets by one intent.
 
-A frame has a struct column for each route; a row goes where its struct is not null. Tasks stage
-the rows of each route as its own sink does. The driver logs one intent that names all of it, and
-only then finishes the targets, one after the other, which can be repeated. Readers of two targets
-may see an epoch in the first and not yet in the second, as long as that takes.
+A frame has a struct column for each route; a row goes to the routes whose struct is not null. Tasks
+stage the rows of each route as its own sink does. The driver logs one intent that names all staged
+data, and then finishes the targets one after the other, which can be repeated. In that interval,
+readers of two targets may see an epoch in the first and not yet in the second.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ def split(
 ) -> dict[str, Any]:
     """Stage the rows of each route.
 
-    One of them runs at a time, and no batch waits beside the one that is being written: so memory
-    is that of the sinks themselves, and what happens is the same each time.
+    One stage runs at a time, and no batch waits beside the one that is being written. So the memory
+    is that of the sinks themselves, and the order of events is the same each time.
 
     Args:
-        batches: With a struct column for each route; a row goes where its struct is not null.
-        stages: What takes the rows of a route, by its name in lower case.
-        drops: Whether rows that no route takes are left out.
+        batches: Batches with a struct column for each route; a row goes to the routes whose struct
+            is not null.
+        stages: The function that takes the rows of a route, by the route's name in lower case.
+        drops: True to drop rows without a route.
 
     Returns:
-        What each has returned, by route.
+        The result of each function, by route.
 
     Raises:
-        SchemaError: If no route takes a row, and it is not to be left out.
+        SchemaError: If a row has no route, and such rows are not dropped.
     """
     pullers = {name: _Puller(name, stage) for name, stage in stages.items()}
     try:
@@ -90,11 +91,11 @@ def _check_routed(batch: pa.RecordBatch, *, drops: bool) -> None:
 
 
 class _StoppedError(SinkError):
-    """The task has failed elsewhere: what this route has written is to be undone."""
+    """The task has failed in another route, so the data of this route must be discarded."""
 
 
 class _Puller:
-    """A sink's `stage`, in a thread that runs while it has been given something, and only then."""
+    """A sink's `stage` in a thread, which runs only while it processes a batch."""
 
     def __init__(self, name: str, stage: _Stage) -> None:
         self._stage = stage
@@ -106,21 +107,21 @@ class _Puller:
         self._thread = threading.Thread(target=self._run, name=f"route {name}", daemon=True)
 
     def give(self, batch: pa.RecordBatch) -> None:
-        """Have it take a batch; return when it asks for the next one."""
+        """Pass a batch to the stage; return when it requests the next one."""
         self._next = batch
         self._go_on()
         if self._error is not None:
             raise self._error
 
     def end(self) -> Any:
-        """Have it come to its end; what it has staged."""
+        """Let the stage finish, and return its result."""
         self._go_on()
         if self._error is not None:
             raise self._error
         return self._staged
 
     def stop(self) -> None:
-        """Have it fail, if it has begun and not ended."""
+        """Make the stage fail, if it has started and not ended."""
         self._is_stopped = True
         if self._thread.ident is not None:
             self._go_on()
@@ -137,7 +138,7 @@ class _Puller:
     def _run(self) -> None:
         try:
             self._staged = self._stage(self._pulled())
-        except BaseException as error:  # noqa: BLE001  raised where the rows come from
+        except BaseException as error:  # noqa: BLE001  raised in the thread that reads the rows
             self._error = error
         finally:
             self._is_over = True
@@ -155,7 +156,7 @@ class _Puller:
 
 
 class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
-    """Several sinks over one epoch log."""
+    """A writer of several sinks over one epoch log."""
 
     options_type = FanoutOptions
     only_streams = True
@@ -166,11 +167,11 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
         return make_routes(self.options, self.schema, self.mode, streaming=self.streaming)
 
     def check(self) -> None:
-        """Planner: the rows have a column for each route, and each sink can take its rows."""
+        """Planner: check that each route has a column, and that each sink accepts its rows."""
         self._check(lambda route: route.check())
 
     def check_start(self) -> None:
-        """Planner: likewise, and nothing is made or changed."""
+        """Planner: check as `check`, but create and change nothing."""
         self._check(lambda route: route.check_start())
 
     def _check(self, check: Callable[[LoggedWriter[Any, Any]], None]) -> None:
@@ -180,14 +181,14 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
                 "agree. Write a stream, with trigger(availableNow=True) if it is to end; or "
                 "number the batch, with 'txnAppId' and 'txnVersion' and 'epochLog'"
             )
-        # First: a misspelt route leaves another one without what it needs.
+        # This check is first: a misspelt route leaves another one without required options.
         check_columns(self.options, self.schema)
         for name, route in self._routes.items():
             with naming(name):
                 check(route)
 
     def describe_target(self) -> QueryTarget:
-        """Driver: the targets of all routes."""
+        """Driver: describe the targets of all routes."""
         found = {name: route.describe_target() for name, route in sorted(self._routes.items())}
         shown = "; ".join(f"{name}: {target or 'not known'}" for name, target in found.items())
         ids = {name: None if target is None else target.identity for name, target in found.items()}
@@ -197,7 +198,7 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
         return QueryTarget.of(FORMAT, shown, identity, self.options.secrets())
 
     def plan(self, ownership: Ownership[StagedParts] | None) -> RoutePlans:
-        """Planner: what the tasks of each route have to know."""
+        """Planner: return the plan of each route."""
         participant, plans = self.participant(LogView(self.log_location)), {}
         for name, route in self._routes.items():
             own = None if ownership is None else participant.part_of_ownership(ownership, name)
@@ -208,7 +209,7 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
     def stage(
         self, batches: Iterator[pa.RecordBatch], task: Task, plan: RoutePlans
     ) -> StagedParts | None:
-        """Executor: the rows of each route, as its own sink stages them."""
+        """Executor: stage the rows of each route, as its own sink does."""
         stages = {
             name: partial(
                 route.stage,
@@ -222,7 +223,7 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
         return StagedParts(parts=parts) if parts else None
 
     def participant(self, view: LogView) -> FanoutParticipant:
-        """Driver: the participants of all routes, each of which sees its part of the log."""
+        """Driver: return the participant of all routes, each of which gets its part of the log."""
         return FanoutParticipant(
             {
                 name: route.participant(replace(view, route=name))
@@ -231,5 +232,5 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
         )
 
     def log_location(self, query: str) -> str:
-        """Driver: in the checkpoint, or where the option ``epochLog`` says."""
+        """Driver: return the location in the checkpoint, or that of the option ``epochLog``."""
         return log_in_checkpoint(self.options, FORMAT, query, streaming=self.streaming)

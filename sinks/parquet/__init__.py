@@ -1,1 +1,1 @@
-"""Writing folders of Parquet files, and all that this alone needs."""
+"""The sink ``krishiv-parquet``, which writes folders of Parquet files."""

@@ -1,4 +1,4 @@
-"""Checks of columns and of the table's folder before any row moves. Planner."""
+"""Checks of columns and of the table's folder before any row is written. Planner."""
 
 from __future__ import annotations
 

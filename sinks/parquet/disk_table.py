@@ -123,9 +123,9 @@ class DiskParticipant(TableParticipant[StagedFiles]):
     Args:
         options: Options of the sink.
         table: The table.
-        mode: Whether epochs add or replace.
+        mode: The output mode, by which epochs add rows or replace them.
         view: View of the log.
-        streaming: Whether epochs follow one another.
+        streaming: True for a stream, whose epochs follow one another.
     """
 
     staged_type = StagedFiles
@@ -371,7 +371,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         Args:
             folder: Folder in which they are staged.
             staged: The staged files in the intent.
-            must_exist: Whether it is an error if a file has neither name.
+            must_exist: True if it is an error that a file has neither name.
 
         Returns:
             False if the folder does not exist.
@@ -433,7 +433,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
 
         Args:
             folder: Folder in which files were staged.
-            must_exist: Whether nothing is marked if it does not exist.
+            must_exist: True to mark nothing if it does not exist.
         """
         above, name = os.path.split(folder)
         done = f"{name}{DONE_SUFFIX}"

@@ -1,6 +1,6 @@
-"""The part of the sink that tables on disks and in stores share: files, pointers and replays.
+"""The participant of the sink, as far as tables on disks and in stores share it. Driver.
 
-Driver.
+It finds the visible files of a query, and implements pointers to logs and replays.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TableFolder(Protocol):
         """Planner: check that the folder can be written, before any row moves.
 
         Args:
-            makes: Whether it may be created, on a disk.
+            makes: True if it may be created, on a disk.
 
         Raises:
             OptionError: If it cannot be written.
@@ -109,7 +109,7 @@ class TableParticipant(Participant[StagedT]):
         folder: Folder of the table.
         options: Options of the sink.
         view: View of the log.
-        streaming: Whether epochs follow one another.
+        streaming: True for a stream, whose epochs follow one another.
     """
 
     def __init__(

@@ -151,9 +151,9 @@ class UploadParticipant(TableParticipant[StagedUploads]):
     Args:
         options: Options of the sink.
         table: The table's folder.
-        mode: Whether epochs add or replace.
+        mode: The output mode, by which epochs add rows or replace them.
         view: View of the log.
-        streaming: Whether epochs follow one another.
+        streaming: True for a stream, whose epochs follow one another.
     """
 
     staged_type = StagedUploads
@@ -403,7 +403,7 @@ def is_sweep_due(table: StoreTable, query: str, *, clean: bool) -> bool:
     Args:
         table: The table of the uploads.
         query: The query of the uploads.
-        clean: Whether the generation before has left no known uploads.
+        clean: True if the previous generation has left no known uploads.
     """
     key, now_s = (os.getpid(), table, query), time.monotonic()
     before_s = _swept.get(key)

@@ -1,1 +1,1 @@
-"""Reading a table and then its topics, and all that this alone needs."""
+"""The source ``krishiv-chain``, which reads a table and then its topics."""

@@ -1,4 +1,4 @@
-"""Options of ``krishiv-chain``: those of its two sources, and those of the chain itself."""
+"""Options of ``krishiv-chain``: those of its two sources, and those of the chain."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def offset_of(kind: object) -> type[Offset]:
 FORMAT = "krishiv-chain"
 
 Place = Literal["first", "then"]
-"""Which of the two sources."""
+"""The index of one of the two sources."""
 
 _PREFIXES: dict[Place, str] = {"first": "first.", "then": "then."}
 _FOR_BOTH = {
@@ -54,7 +54,7 @@ _FOR_BOTH = {
     "snapshotid": "snapshot",
     "watermarkdelay": "watermarkDelay",
 }
-"""Options of parts, in lower case, and those of the chain that take their place."""
+"""Options of parts, in lower case, and the options of the chain that replace them."""
 
 
 def _without_prefix(given: object) -> object:
@@ -70,8 +70,8 @@ class ChainOptions(SourceOptions):
     """Options of the source.
 
     Attributes:
-        first_given: Options of the one that is read first, without their prefix.
-        then_given: Likewise, of the one that follows.
+        first_given: Options of the first source, without their prefix.
+        then_given: Options of the second source, without their prefix.
     """
 
     gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -148,7 +148,7 @@ class ChainOptions(SourceOptions):
 
     @classmethod
     def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
-        """See `Options`; a part knows its own secrets."""
+        """Return the secret keys; each source determines its own. See `Options`."""
         found = super().secret_keys(given)
         for place, prefix in _PREFIXES.items():
             own = {k[len(prefix) :]: k for k in given if k.lower().startswith(prefix)}
@@ -159,20 +159,20 @@ class ChainOptions(SourceOptions):
         return found
 
     def secrets(self) -> set[str]:
-        """See `Options`; also those of the parts."""
+        """Return the secrets, including those of the two sources. See `Options`."""
         parts = (("first.", self.first_given), ("then.", self.then_given))
         given = {f"{prefix}{key}": text for prefix, own in parts for key, text in own.items()}
         return super().secrets() | {given[key] for key in self.secret_keys(given)} - {""}
 
     def format_of(self, place: Place) -> str:
-        """The name of one of the two."""
+        """Return the format of a source."""
         return self.first_format if place == "first" else self.then_format
 
     def part(self, place: Place) -> SourceOptions:
-        """The options of one of the two.
+        """Return the options of a source.
 
         Raises:
-            OptionError: If they are wrong.
+            OptionError: If they are invalid.
         """
         name = self.format_of(place)
         given = self._of_first() if place == "first" else self._of_then()
@@ -184,7 +184,7 @@ class ChainOptions(SourceOptions):
         return {**own, **self.first_given, **columns}
 
     def _of_then(self) -> dict[str, str]:
-        # Only there: a table has rows of all times in no order.
+        # Only the topics have event times: the rows of a table have times in any order.
         if self.event_time is None:
             return {**self.then_given}
         timed = {
@@ -195,11 +195,11 @@ class ChainOptions(SourceOptions):
         return {**self.then_given, **timed}
 
     def limit(self) -> Limit:
-        """Return the limit of any part, so that Spark passes one back: `limit_of` decides."""
+        """Return the limit of any source, so that Spark passes one back; `limit_of` decides."""
         own = super().limit(), self.part("first").limit(), self.part("then").limit()
         return next((limit for limit in own if limit != UNLIMITED), UNLIMITED)
 
     def limit_of(self, place: Place) -> Limit:
-        """The most that a batch of one of the two may take."""
+        """Return the limit of a batch of one source."""
         own = self.part(place).limit()
         return super().limit() if own == UNLIMITED else own

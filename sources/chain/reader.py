@@ -1,10 +1,10 @@
-"""``krishiv-chain``: a table, and then the topics that it was landed from, as one source.
+"""The source ``krishiv-chain``: a table, and then the topics from which it was landed.
 
-Rows of the table as it was when the query began, and after them those that the topics have from
-where the table's end: each once. An offset names a place in the table and offsets of the topics;
-the latter are looked up once, before any row is read, and are those at which the query stood that
-has written the table. With a limit, a batch is of one of the two. The units of parallelism are
-theirs.
+It reads the rows of the table as of the start of the query, and then the records of the topics
+after the table's last ones, so that each row is read once. An offset contains a position in the
+table and offsets of the topics. The latter are determined once, before any row is read: they are
+the position of the query that has written the table. With a limit, a batch contains rows of one
+source. The units of parallelism are those of the two sources.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def _part(value: Any) -> Offset:
 
 
 PartOffset = Annotated[Offset, PlainValidator(_part), PlainSerializer(lambda part: part.to_dict())]
-"""An offset of one of the two, of whichever kind; its text is what it is in a query of its own."""
+"""An offset of either source. Its text is the same as in a query with that source alone."""
 
 
 class ChainOffset(Offset):
     """The position of a query in each of the two sources.
 
     Attributes:
-        first: In the one that is read first; stays at its end afterwards.
-        then: In the one that follows. Until the first one is read, this is the seam: where the rows
-            end that are in the first one.
+        first: The position in the first source; it stays at the end afterwards.
+        then: The position in the second source. While the first is being read, this is the
+            switch-over point: the end of the rows that the table contains.
     """
 
     kind = "chain"
@@ -61,7 +61,7 @@ class ChainPart(NamedTuple):
     """The part of a batch that one task reads.
 
     Attributes:
-        place: Of which of the two sources it is.
+        place: The source that it belongs to.
         value: A partition of that source.
     """
 
@@ -70,7 +70,7 @@ class ChainPart(NamedTuple):
 
 
 class ChainReader(StreamReader[ChainOffset, ChainPart]):
-    """Reads one source to its end, and then another one."""
+    """A reader of one source to its end, and then of another."""
 
     options_type = ChainOptions
     offset_type = ChainOffset
@@ -86,38 +86,39 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
         self._has_asked = False
 
     def __getstate__(self) -> dict[str, Any]:
-        # A task makes the one of the two that it reads with.
+        # A task creates the reader of the source that it reads.
         return {**self.__dict__, "_parts": {}, "_landed": None}
 
     def infer_schema(self) -> pa.Schema:
-        """The table's columns, which the topics must have too. See `StreamReader`."""
+        """Return the table's columns, which the topics must have too. See `StreamReader`."""
         found = plain_schema(self._part("first").infer_schema())
-        # As for a batch, which refuses less: it is not known which of the two will be read.
+        # The topics are checked as a batch, which refuses less, since it is unknown which source
+        # will be read.
         self._made("then", found, streaming=False).initial()
         return found
 
     # --- positions
 
     def initial(self) -> Start:
-        """Before the seam is known. See `StreamReader`."""
-        # What they refuse is said before anything is read.
+        """Return a start, since the switch-over point is unknown. See `StreamReader`."""
+        # Both are called for their errors, before any row is read.
         self._part("first").initial()
         self._part("then").initial()
         return Start(at="earliest")
 
     def resolve(self, start: Start) -> ChainOffset:
-        """The begin of the table, and the seam: where the topics go on. See `SupportsMovingStart`.
+        """Return the start of the table, with the switch-over point. See `SupportsMovingStart`.
 
         Raises:
-            OptionError: If it is not certain where the table's rows end in the topics.
-            DataLossError: If the topics have lost rows after that already, and losses are errors.
+            OptionError: If the position of the table's last rows in the topics is uncertain.
+            DataLossError: If the topics have lost later rows already, and losses are errors.
         """
         del start
         landed, then = self._landed, self._part("then")
         if landed is None:
             landed = self._look()
             if self._is_frozen:
-                then.freeze()  # anew: the ends that it has may lie before the seam
+                then.freeze()  # again, since its ends may be before the switch-over point
         seam = (
             then.configured_start()
             if landed.offset is None
@@ -128,7 +129,7 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
         return ChainOffset(first=landed.begin, then=seam)
 
     def latest(self, start: ChainOffset, limit: Limit) -> ChainOffset:
-        """See `StreamReader`. Of the table as long as there is something of it."""
+        """Return the end of the next batch: in the table while it has rows. See `StreamReader`."""
         self._check(start)
         first = self._part("first").latest_within(start.first, self._limit("first", limit))
         if first != start.first:
@@ -143,9 +144,9 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
         return ChainOffset(first=first, then=then, watermark=then.watermark)
 
     def freeze(self) -> None:
-        """See `SupportsAvailableNow`."""
-        # A query that begins must not find more in the table than the topics are frozen at. One
-        # that has begun needs no table any more.
+        """Ignore rows that arrive from now on. See `SupportsAvailableNow`."""
+        # A new query must not read more rows of the table than the topics are frozen at. A query
+        # that has started needs no table any more.
         with contextlib.suppress(KrishivError):
             self._landed = self._look()
         self._is_frozen = True
@@ -156,14 +157,14 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
         return {} if self._reading is None else dict(self._part(self._reading).backlog())
 
     def committed(self, end: ChainOffset) -> None:
-        """See `StreamReader`."""
+        """Pass the hint to both sources. See `StreamReader`."""
         self._part("first").committed(end.first)
         self._part("then").committed(end.then)
 
     # --- rows
 
     def plan(self, start: ChainOffset, end: ChainOffset) -> Sequence[ChainPart]:
-        """See `StreamReader`. From the two offsets, as the two sources do."""
+        """Plan the batch from the two offsets, by both sources. See `StreamReader`."""
         self._check(end)
         spans: tuple[tuple[Place, Offset, Offset], ...] = (
             ("first", start.first, end.first),
@@ -177,14 +178,14 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
         ]
 
     def read(self, partition: ChainPart) -> Iterator[pa.RecordBatch]:
-        """See `StreamReader`."""
+        """Read a part by its source. See `StreamReader`."""
         return iter(self._part(partition.place).read(partition.value))
 
     # --- the two sources
 
     def _part(self, place: Place) -> Any:
         if place not in self._parts:
-            # The table is followed within one snapshot, which is what a stream does.
+            # The table is read as a stream, which follows one snapshot.
             streaming = self.streaming or place == "first"
             self._parts[place] = self._made(place, self.schema, streaming=streaming)
         return self._parts[place]
@@ -215,9 +216,9 @@ class ChainReader(StreamReader[ChainOffset, ChainPart]):
         return landed
 
     def _ask(self, seam: Offset) -> None:
-        """Ask for what follows, once in each process: not hours later, when the table is read.
+        """Check once per process that the records after the table exist, before the table is read.
 
-        By a reader of its own, which keeps nothing of the answer.
+        It uses a separate reader, which caches nothing of the answer.
         """
         if self._has_asked:
             return

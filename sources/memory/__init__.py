@@ -1,1 +1,1 @@
-"""Rows that a program pushes, as a stream."""
+"""The source ``krishiv-memory``, a stream of rows that a program pushes."""

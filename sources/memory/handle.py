@@ -1,4 +1,4 @@
-"""The handle by which tests and notebooks push rows, for ``krishiv-memory`` to stream."""
+"""The handle by which tests and notebooks push rows that ``krishiv-memory`` streams."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["MemorySource", "Pushed", "memory_source", "table_of"]
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> pa.Table:
-    """Rows in a schema, or with the types that Arrow takes their values for.
+    """Return rows in a schema, or with the types that Arrow infers.
 
-    Arrow cuts values to fit: 1.5 as a whole number is 1, a time as a date loses its hours, a time
-    without a zone is taken for one in UTC. So each value is read back and compared.
+    Arrow changes values to fit: 1.5 as a whole number becomes 1, a time as a date loses its hours,
+    a time without a zone becomes one in UTC. So each value is read back and compared.
 
     Args:
-        rows: The rows. A key that one of them lacks is null.
+        rows: The rows. A key that a row lacks is null.
         schema: The schema, or None.
 
     Raises:
@@ -76,7 +76,7 @@ def _is_kept(given: Any, held: Any, kind: pa.DataType) -> bool:
     if given is None or held is None:
         return given is held
     if pa.types.is_struct(kind):
-        # Arrow leaves out what its struct has no field for.
+        # Arrow drops keys that its struct has no field for.
         return given.keys() <= held.keys() and all(
             _is_kept(given.get(field.name), held[field.name], field.type) for field in kind
         )
@@ -99,7 +99,7 @@ def _is_same(given: Any, held: Any, kind: pa.DataType) -> bool:
         if not math.isfinite(given) or not math.isfinite(held):
             return repr(float(given)) == repr(held)
         return given == held or kind.bit_width < _DOUBLE_BITS
-    # Arrow takes text for binary, and gives back bytes.
+    # Arrow accepts text for binary, and returns bytes.
     as_bytes = [one.encode() if isinstance(one, str) else one for one in (given, held)]
     return bool(as_bytes[0] == as_bytes[1])
 
@@ -114,26 +114,26 @@ Pushable: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
 class MemorySource:
     """Rows that a stream reads in the order in which they were pushed.
 
-    Several processes on the driver's machine may push into one source; each push is whole.
+    Several processes on the driver's machine may push into one source; each push is atomic.
 
     Attributes:
-        name: What ``spark.readStream.format("krishiv-memory").load(name)`` reads.
+        name: The name for ``spark.readStream.format("krishiv-memory").load(name)``.
     """
 
     name: str
 
     def add(self, rows: Pushable) -> None:
-        """Push rows: they are one unit, never split over batches of a stream.
+        """Push rows as one unit, which is never split over batches of a stream.
 
         Args:
-            rows: A table, a batch, or a list of dicts. Columns are matched by name with the
-                schema of the source; the first push sets it where none was given. A key that a
-                dict lacks is null.
+            rows: A table, a batch, or a list of dicts. Columns are matched by name with the schema
+                of the source; the first push sets it if none was given. A key that a dict lacks is
+                null.
 
         Raises:
-            SchemaError: If a column is missing, has a type that the source's does not hold (see
-                `krishiv_spark.arrow.conform`), or a dict has another key or a value that does not
-                fit.
+            SchemaError: If a column is missing or has a type that does not fit the source's (see
+                `krishiv_spark.arrow.conform`), or if a dict has an unknown key or a value that does
+                not fit.
         """
         pushed = Pushed(open_store(), self.name)
         table = _table(rows, pushed.schema())
@@ -144,22 +144,22 @@ class MemorySource:
     def clear(self) -> None:
         """Remove all pushes and the schema.
 
-        Numbers go on: a new query begins after the cleared pushes, and one that had not read
+        Numbers continue: a new query starts after the cleared pushes, and one that had not read
         them all fails with `DataLossError`.
         """
         Pushed(open_store(), self.name).clear()
 
     def schema(self) -> pa.Schema | None:
-        """The schema of the rows; None while it is not known."""
+        """Return the schema of the rows; None while it is unknown."""
         return Pushed(open_store(), self.name).schema()
 
 
 def memory_source(name: str, schema: pa.Schema | None = None) -> MemorySource:
-    """The source of a name, on the driver's machine; made with the first push.
+    """Return the source with a name, on the driver's machine. The first push creates it.
 
     Args:
-        name: What ``.load(name)`` reads.
-        schema: Schema of the rows. Without it the first push decides.
+        name: The name for ``.load(name)``.
+        schema: Schema of the rows. By default, the first push sets it.
 
     Raises:
         SchemaError: If the source has another schema already.
@@ -185,7 +185,7 @@ class Pushed:
         self._origin = f"{store.folder('pushes', name)}/origin"
 
     def schema(self) -> pa.Schema | None:
-        """The schema of the rows; None while it is not known."""
+        """Return the schema of the rows; None while it is unknown."""
         try:
             with open(self._schema, "rb") as file:
                 return schema_of(file.read())
@@ -193,14 +193,14 @@ class Pushed:
             return None
 
     def origin(self) -> str:
-        """A random id of this run of numbers: another store, or this one wiped, has another."""
+        """Return the random id of this sequence of numbers; another or wiped store has another."""
         while not exists(self._origin):
             self._link(self._origin, uuid.uuid4().hex.encode())
         with open(self._origin, "rb") as file:
             return file.read().decode()
 
     def pin(self, schema: pa.Schema) -> pa.Schema:
-        """Set the schema unless there is one; the one that holds is returned."""
+        """Set the schema unless there is one, and return the current one."""
         while (known := self.schema()) is None:
             self._link(self._schema, encode([], schema).body)
         return known
@@ -210,7 +210,7 @@ class Pushed:
         self.log.append(StoreEntry([rows.body], rows.count))
 
     def clear(self) -> None:
-        """Leave one empty push, which keeps the numbers going."""
+        """Replace all pushes by an empty one, which keeps the numbers."""
         if self.log.newest() is not None and self.log.append(StoreEntry(replaces=True)):
             self.log.remove_below(self.log.first())
         if exists(self._schema):
@@ -223,9 +223,9 @@ class Pushed:
         with open(aside, "xb") as file:
             file.write(body)
         try:
-            # A link appears whole, and never in the place of another process's.
+            # A link appears with its content, and never replaces another process's.
             os.link(aside, path)
-        except FileExistsError:  # another process has set it: that one holds
+        except FileExistsError:  # another process has set it, and its value applies
             pass
         finally:
             os.unlink(aside)

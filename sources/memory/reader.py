@@ -1,9 +1,9 @@
-"""``krishiv-memory`` as a source: what `memory_source` was given, and results read back.
+"""The source ``krishiv-memory``: rows pushed by `memory_source`, and results.
 
-A stream reads pushes; a batch reads the result of that name, or the pushes where there is none.
-Rows travel inside the partitions, so executors need not share the driver's machine. The unit of
-parallelism is the push. Exactly once, as long as the store lives: a query whose pushes are gone
-fails.
+A stream reads pushes; a batch reads the result with the name, or the pushes if there is none. Rows
+are part of the partitions, so executors need not share the driver's machine. The unit of
+parallelism is the push. Each row is read exactly once while the store exists: a query whose pushes
+were deleted fails.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MemoryOffset(Offset):
 
     Attributes:
         next: Number of the next push.
-        origin: Of which run of numbers; None while a new query has read nothing.
+        origin: The sequence of numbers (`Pushed.origin`); None while a new query has read nothing.
     """
 
     kind: ClassVar[str] = "memory"
@@ -70,7 +70,7 @@ class MemorySourceOptions(SourceOptions):
     )
 
     def source_name(self) -> str:
-        """The name of the source.
+        """Return the name of the source.
 
         Raises:
             OptionError: If there is none.
@@ -82,7 +82,7 @@ class MemorySourceOptions(SourceOptions):
 
 
 class MemoryReader(StreamReader[MemoryOffset, Bodies]):
-    """Pushes in the driver's store, by number."""
+    """A reader of the pushes in the driver's store, by number."""
 
     options_type = MemorySourceOptions
     offset_type = MemoryOffset
@@ -96,7 +96,7 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
         self._watermarks = WatermarkPlanner(options.watermark_delay, options.max_event_time_ahead)
 
     def infer_schema(self) -> pa.Schema:
-        """The schema of the pushes, or else of the result of that name."""
+        """Return the schema of the pushes, or of the result with that name."""
         name = self.options.source_name()
         schema = self._pushed().schema()
         if schema is not None:
@@ -109,18 +109,18 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
         )
 
     def initial(self) -> MemoryOffset | Start:
-        """Driver: the first push there ever was, or the moving start "latest"."""
+        """Driver: return the position before the first push, or the moving start "latest"."""
         latest = self.options.starting_offsets == "latest"
         return Start(at="latest") if latest else MemoryOffset(next=0)
 
     def resolve(self, start: Start) -> MemoryOffset:
-        """Driver: after the newest push."""
+        """Driver: return the position after the newest push."""
         del start
         pushed = self._pushed()
         return MemoryOffset(next=pushed.log.next_number(), origin=pushed.origin())
 
     def latest(self, start: MemoryOffset, limit: Limit) -> MemoryOffset:
-        """Driver: at least one push further, if there is one."""
+        """Driver: return the end of the next batch, which has at least one push if there is any."""
         pushed = self._pushed()
         newest = self._end(pushed, start)
         self._check_origin(pushed, start)
@@ -132,7 +132,7 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
         return MemoryOffset(next=end, origin=pushed.origin(), watermark=watermark)
 
     def plan(self, start: MemoryOffset, end: MemoryOffset) -> Sequence[Bodies]:
-        """Driver: the pushes themselves, spread over partitions."""
+        """Driver: return the pushes, spread over partitions."""
         if not self.streaming and is_name(open_store(), self.options.source_name()):
             return _spread(self._result(), self.options.max_partitions)
         if start.next == end.next:
@@ -143,16 +143,16 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
         return _spread(_bodies(pushed, first, end.next), self.options.max_partitions)
 
     def read(self, partition: Bodies) -> Iterator[pa.RecordBatch]:
-        """Executor: the rows of some pushes."""
+        """Executor: yield the rows of some pushes."""
         for body in partition:
             yield from decode(body)
 
     def freeze(self) -> None:
-        """Driver: what is pushed from now on is for the next run."""
+        """Driver: ignore pushes from now on."""
         self._frozen = self._pushed().log.next_number()
 
     def backlog(self) -> Mapping[str, Any]:
-        """Driver: the end of all pushes, and how many event times were too far ahead."""
+        """Driver: return the end of all pushes, and the number of event times too far ahead."""
         end = MemoryOffset(next=self._pushed().log.next_number())
         return {**end.to_dict(), **self._watermarks.report()}
 
@@ -166,7 +166,7 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
         return max(self._frozen, start.next)  # a start may have been pinned after it
 
     def _first(self, pushed: Pushed, start: MemoryOffset, end: int) -> int:
-        """The first push of a batch; a new query begins after those that were cleared."""
+        """Return the first push of a batch. A new query starts after cleared pushes."""
         first = pushed.log.first()
         begins = start.origin is None and start.next == 0 and first < end
         if start.next > end or (start.next < first and not begins):
@@ -212,7 +212,7 @@ def _limited(pushed: Pushed, first: int, end: int, limit: Limit) -> int:
         header = pushed.log.header(number)
         rows, size = rows + header.rows, size + header.size
         is_admitted = limit.admits(rows=rows, files=number + 1 - first, size=size)
-        # One push at least, or the query would stand still.
+        # A batch has at least one push, so that the query makes progress.
         if number > first and not is_admitted:
             return number
     return end
@@ -243,7 +243,7 @@ def _event_times(times: pa.Array, limit: EventTimeLimit) -> EventTimes:
 
 
 def _refuse_mixture(name: str, wanted: pa.Schema | None, result: pa.Schema) -> None:
-    # Spark infers a schema without saying for what, so it may be that of the source.
+    # Spark infers a schema without specifying its use, so it may be that of the source.
     if wanted is not None and (wanted.names, wanted.types) != (result.names, result.types):
         raise OptionError(
             f"krishiv-memory: {name!r} is a source and a result with different columns: give "

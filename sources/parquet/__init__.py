@@ -1,1 +1,1 @@
-"""Reading folders of Parquet files, and all that this alone needs."""
+"""The source ``krishiv-parquet``, which reads folders of Parquet files."""

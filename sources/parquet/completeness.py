@@ -48,8 +48,8 @@ class CompletenessCheck:
 
     Args:
         location: The path of the files.
-        enabled: Whether files are checked at all; a batch read takes every file.
-        skip_bad: Whether damaged files are skipped.
+        enabled: True if files are checked; a batch read takes every file.
+        skip_bad: True if damaged files are skipped.
     """
 
     def __init__(self, location: SourcePath, *, enabled: bool, skip_bad: bool) -> None:
@@ -171,8 +171,8 @@ def reconcile_changed_file(
     Args:
         file: The file in the offset.
         location: The path that contains it.
-        was_checked: Whether it was checked when it was listed; version 1 did not check.
-        fail_on_loss: Whether a file with other rows is an error; otherwise they are read.
+        was_checked: True if it was checked when it was listed; version 1 did not check.
+        fail_on_loss: True if a file with other rows is an error; otherwise its rows are read.
 
     Raises:
         DataLossError: If it has other rows, or is being written.

@@ -79,9 +79,9 @@ _DEFERRED = frozenset(
 
 
 class FileIndex:
-    """The state of each file, the queue of files that wait, and the position they follow from.
+    """The state of each file, the queue of waiting files, and the position from which they follow.
 
-    It can be made again from the position and a listing at any time.
+    It can be created again from the position and a listing at any time.
 
     Args:
         position: Position of the query.
@@ -93,8 +93,8 @@ class FileIndex:
 
     Attributes:
         queue: The units that wait.
-        skipped: The files that are not read, and why.
-        newest_listed_ns: The newest time of a file that has waited since the index was made.
+        skipped: The files that are not read, with the reasons.
+        newest_listed_ns: The newest time of a file that has waited since the index was created.
         epochs_read: See `ParquetOffset.epochs`.
     """
 
@@ -256,7 +256,7 @@ class FileIndex:
         Args:
             start: The position of this index.
             units: Units that were taken from the queue.
-            in_batch: Whether the batch contains their rows, or they only count as read.
+            in_batch: True if the batch contains their rows; False if they only count as read.
         """
         files = [file for unit in units for file in unit.files]
         by_id = [file for unit in units if unit.key is None for file in unit.files]

@@ -43,7 +43,7 @@ _NS_PER_MS = 1_000_000
 class FolderStream:
     """A `FileQueue` of the unread files of the position in the last `refresh`.
 
-    It lists the path and has the files checked; a `FileIndex` keeps the results.
+    It lists the path and checks the files; a `FileIndex` stores the results.
 
     Args:
         location: The path of the source.
@@ -125,7 +125,7 @@ class FolderStream:
         Args:
             index: The index.
             floor_ns: Of version 1: older files count as read.
-            fail_on_loss: Whether it is an error if files of a published epoch are missing.
+            fail_on_loss: True if missing files of a published epoch are an error.
         """
         started_s = time.monotonic()
         names = self._scan(index.known)
@@ -247,7 +247,7 @@ class FolderStream:
     def mark_all_read(self) -> ParquetOffset:
         """Return the position at which every file counts as read that is not being written.
 
-        The index that this makes is dropped: a query reads it again from its first position.
+        The index that this creates is dropped: a query creates it again from its first position.
         """
         start = ParquetOffset()
         index = self._new_index(start)

@@ -189,14 +189,14 @@ class Scan:
 def scan(location: SourcePath, *, recursive: bool = False, known: Container[str] = ()) -> Scan:
     """List the names at a path, in no order, without reading the status of the files.
 
-    Hidden names are left out with everything below them: those that start with "." or "_",
-    unless, as in Spark, "_" starts a partition folder (``_day=2013-01-01``). See `is_data` for the
-    names that count. A file counts whatever its name if the path is that file, or if a pattern
-    that ends in another extension matches it.
+    Hidden names are left out with everything below them: those that start with "." or "_", unless,
+    as in Spark, "_" starts a partition folder (``_day=2013-01-01``). See `is_data` for the names
+    that count. A file counts whatever its name if the path is that file, or if a pattern that ends
+    in another extension matches it.
 
     Args:
         location: The path of the source.
-        recursive: Whether to enter every sub-folder, or only partition folders.
+        recursive: True to enter every sub-folder; False to enter partition folders only.
         known: Relative paths to leave out.
 
     Raises:

@@ -102,8 +102,8 @@ class OffsetStore:
 
     Args:
         location: Location of the state.
-        bounded: Whether offsets must be small. Those of a batch read are never written.
-        always: Whether a stream has its own folder even if its offsets are small.
+        bounded: True if offsets must be small. Those of a batch read are never written.
+        always: True if a stream has its own folder even if its offsets are small.
         limits: The most that an offset contains.
     """
 
@@ -393,7 +393,7 @@ class StreamState:
         raise OffsetError(f"krishiv-parquet: there is no {name} in {folders}; {_ADVICE}")
 
     def keep(self, names: Collection[str]) -> None:
-        """Touch the files that are needed, and delete those that no query needed for a week.
+        """Touch the needed files, and delete those that no query needed for a week.
 
         Does this at most once an hour.
         """

@@ -38,12 +38,12 @@ class FollowRules:
 
     Attributes:
         recursive: See `scan`.
-        newest_first: Whether the newest files are read first.
+        newest_first: True if the newest files are read first.
         max_age_ns: Files that much older than the newest one that was read are skipped; None if
             none is.
-        checks: Whether a file is checked before it is read. A batch read takes every file.
-        skip_bad: Whether damaged files are skipped.
-        fail_on_loss: Whether it is an error if files of a published epoch are missing.
+        checks: True if a file is checked before it is read. A batch read takes every file.
+        skip_bad: True if damaged files are skipped.
+        fail_on_loss: True if missing files of a published epoch are an error.
     """
 
     recursive: bool = False

@@ -103,11 +103,11 @@ class ReadRules:
     Attributes:
         schema: Schema of the batches. Columns are found by name, ignoring case if necessary; a
             column that a file does not have is null.
-        skip_bad: Whether damaged files are skipped.
-        skip_gone: Whether deleted files are skipped.
+        skip_bad: True if damaged files are skipped.
+        skip_gone: True if deleted files are skipped.
         times: Rules for times that lack a zone or a calendar.
         files: Files of the store.
-        waits: Whether a file that cannot be read, and was written a moment ago, is read again when
+        waits: True if a file that cannot be read, and was written a moment ago, is read again when
             no program writes it any more. A program may write the end of a file before its middle.
     """
 

@@ -140,7 +140,7 @@ class TableQuery:
         log: Its epoch log, which may be in another location.
         visible: The newest wholly visible epoch, -1 for none; None if the log is in another
             location.
-        staging: Whether staged files may exist that are to be published.
+        staging: True if staged files may exist that are to be published.
     """
 
     log: QueryLog
@@ -371,7 +371,7 @@ class EpochFilter:
         finder: The finder of the tables there.
         tables: The tables as they were before the listing.
         recursive: See `scan`.
-        waits: Whether files that are being replaced are left for a later listing. A batch read has
+        waits: True if files that are being replaced are left for a later listing. A batch read has
             no later one, and takes the remaining files.
     """
 
@@ -534,7 +534,7 @@ class EpochFilter:
         Args:
             group: Its listed files.
             table: Its table; None if there is only a copy of some of its files.
-            is_newest: Whether it is the newest of its query.
+            is_newest: True if it is the newest epoch of its query.
         """
         if table is None:
             return _Decision.SINGLES

@@ -68,7 +68,7 @@ class UnreadFiles:
     units.
 
     Args:
-        newest_first: Whether the newest comes first.
+        newest_first: True if the newest comes first.
         resolution_ns: Resolution of modification times; see `Identity`.
     """
 
