@@ -80,7 +80,7 @@ def standing_still(broker):
 
 
 def used(line):
-    """How often something was asked over it since: each use has a time."""
+    """Return how often the connection was used since; each use has a time."""
     return line._used_s
 
 
@@ -296,7 +296,7 @@ def test_nothing_is_left_open(client):
 
 @pytest.mark.parametrize(("session_ms", "is_taken"), [(2_000, False), (3_600_000, True)])
 def test_logins_that_end(session_ms, is_taken):
-    """Where the login is for seconds, the thread, which renews it, does all (KIP-368)."""
+    """Only the client's thread, which renews logins, uses connections whose login ends soon."""
     settings = {"connections.max.reauth.ms": str(session_ms)}
     with (
         open_cluster(secure=True, settings=settings) as cluster,

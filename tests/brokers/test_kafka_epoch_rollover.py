@@ -65,7 +65,7 @@ class Bench:
         await_none(lambda: transactions.list_open_transactions(self.client, mine), "still open")
 
     def ends(self, staged, *, commit):
-        """Whether the coordinator takes it, perhaps as what has happened already."""
+        """Return True if the coordinator accepts the end, which may have happened already."""
         return not transactions.end_transactions(self.client, [staged.transaction], commit=commit)
 
     def became(self, staged):
@@ -113,7 +113,7 @@ def first(request):
 
 
 def uses(bench, case, **more):
-    """What is staged under the id of a case, again and again."""
+    """Use the id of a case again and again, with staged data."""
     producers = set()
     for use in range(USES):
         staged = bench.stage(case, f"{case} {use}", **more)

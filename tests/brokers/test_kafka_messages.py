@@ -1,4 +1,4 @@
-"""Which messages an epoch takes, in order: `docs/performance.md` says why each of them stays."""
+"""The messages of an epoch, in order; `docs/performance.md` gives the reason for each of them."""
 
 import uuid
 

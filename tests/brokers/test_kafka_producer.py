@@ -1,4 +1,4 @@
-"""What tasks of the Kafka sink write reaches real brokers once, whatever happens to those."""
+"""Tasks of the Kafka sink write each row once to real brokers, through every failure of these."""
 
 import re
 import threading

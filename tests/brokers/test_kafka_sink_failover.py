@@ -93,8 +93,8 @@ MOMENTS: tuple[Moment, ...] = (
     while_two_drivers_run,
 )
 STAGED_BEFORE: tuple[Moment, ...] = (before_the_intent, before_the_ends, amid_the_ends)
-"""Whoever begins a transaction amid the trouble may be fenced by a first InitProducerId of its own,
-which a broker that stood still takes up late: then the epoch is refused, and written again."""
+"""A task that starts a transaction during the trouble may be fenced by its own first
+InitProducerId, which a paused broker handles late. Then the epoch is refused, and written again."""
 
 
 @pytest.fixture(scope="module")

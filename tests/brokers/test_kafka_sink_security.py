@@ -1,4 +1,4 @@
-"""What the sink needs to be allowed, and what it says when it is not."""
+"""The permissions that the sink needs, and its errors without them."""
 
 import uuid
 

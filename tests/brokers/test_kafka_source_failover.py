@@ -86,7 +86,7 @@ def placed(cluster, *nodes, **configs):
 
 
 def asked(cluster, what, *args):
-    """What some broker says; kafka-python does not look for one that is alive."""
+    """Return the answer of any live broker; kafka-python does not search for one."""
     for _ in range(100):
         with suppress(KafkaError), closing(admin_of(cluster)) as admin:
             return getattr(admin, what)(*args)

@@ -155,7 +155,7 @@ def awaited(found, end):
 
 
 def await_held(found, end, offsets):
-    """What is shown of the one partition, once so many offsets are held back."""
+    """Wait until that many offsets are held back, and return the report of the one partition."""
     until = time.monotonic() + PATIENCE
     while found.backlog()["offsets_held_back"] != offsets:
         assert time.monotonic() < until, found.backlog()
@@ -312,7 +312,7 @@ def offset_of_group(bootstrap, group, topic, partition=0):
 
 @pytest.fixture
 def shown(bootstrap):
-    """What makes a driver that shows positions in partition 0 of a topic, and shows the group."""
+    """Return a maker of drivers that show positions in partition 0 of a topic, and of the group."""
     topic = topic_of(bootstrap, 1, partitions=2)
     given = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
     connection = KafkaSourceOptions.parse(given, "krishiv-kafka").kafka

@@ -133,7 +133,7 @@ def test_a_login_that_is_refused_is_an_error_at_once_without_the_password(
 
 
 def unreachable(options):
-    """What a query's first look at the cluster says, and after how many seconds."""
+    """Return the error of a query's first contact with the cluster, and its duration."""
     begun = time.monotonic()
     given = KafkaSourceOptions.parse({**options, "subscribe": "t"}, "krishiv-kafka")
     reader = KafkaReader(given, None, streaming=True)

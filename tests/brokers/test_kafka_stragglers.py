@@ -62,7 +62,7 @@ class Bench:
         self._await_markers()
 
     def await_open(self, count):
-        """What was sent has arrived."""
+        """Wait until the sent data has arrived."""
         await_that(lambda: list(self._listed().values()).count(transactions.ONGOING) >= count)
 
     def _listed(self):

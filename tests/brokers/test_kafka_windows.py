@@ -125,7 +125,7 @@ class Bench:
         self._look_anew()
 
     def producers(self) -> set[int]:
-        """Who has transactions open."""
+        """Return the producers with open transactions."""
         found = transactions.describe(self.client, self.open_ids())
         return {now.producer_id for now in found.values()}
 
@@ -134,7 +134,10 @@ class Bench:
         self.onlooker = Onlooker(self.cluster.bootstrap)  # its clients give up early
 
     def open_ids(self) -> list[str]:
-        """What nobody has said the end of; brokers may still write the markers of others."""
+        """Return the ids whose end was not requested.
+
+        Brokers may still write the markers of others.
+        """
         listed = transactions.list_open_transactions(self.client, "krishiv.")
         return sorted(name for name, state in listed.items() if state == transactions.ONGOING)
 

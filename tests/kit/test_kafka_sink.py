@@ -37,7 +37,7 @@ class KafkaSink:
         self.cluster, self.onlooker = cluster, onlooker
 
     def look(self, topic):
-        """What was committed, also after transactions that are open."""
+        """Return the committed rows, including those after open transactions."""
         return self.onlooker.committed(topic)
 
     def sink(self, folder):
@@ -72,7 +72,7 @@ class TestReadersOfCommittedRecords(KafkaSink, Suite):
     """An open transaction stops them, so none may be left behind."""
 
     def look(self, topic):
-        """What a consumer with ``read_committed`` is given."""
+        """Return the rows that a consumer with ``read_committed`` gets."""
         return self.onlooker.records(topic)
 
     @pytest.fixture
@@ -82,7 +82,7 @@ class TestReadersOfCommittedRecords(KafkaSink, Suite):
         player.close()
 
     def test_wait_for_no_failed_attempt(self, play):
-        """What attempts that failed or died had open is aborted with the next commit."""
+        """Open transactions of attempts that failed or died are aborted with the next commit."""
         play(Begin(), Stage(0, "fails"), Stage(0), Stage(1, "dies"), Stage(1), Commit())
         play(*GOOD_EPOCH, Begin(), Stage(0), Stage(1, "dies"), Crash(), *GOOD_EPOCH)
         play(Begin(), Stage(0, "lost"), Stage(0), Stage(1), Commit())

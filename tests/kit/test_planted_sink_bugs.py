@@ -279,7 +279,7 @@ def test_a_lock_on_the_writer_is_named_by_the_first_case_that_needs_the_step_aft
 
 @on_our_base
 class StagesALock(twins.DatabaseWriter):
-    """What the committer gets has a lock."""
+    """A sink whose message to the committer contains a lock."""
 
     def stage(self, batches, task, plan):
         return {"parts": [super().stage(batches, task, plan), threading.Lock()]}
@@ -287,7 +287,7 @@ class StagesALock(twins.DatabaseWriter):
 
 @on_our_base
 class PlansALock(twins.DatabaseWriter):
-    """What the tasks get has a lock."""
+    """A sink whose plan for the tasks contains a lock."""
 
     def plan(self, ownership):
         del ownership

@@ -1,4 +1,4 @@
-"""What the benchmarks make of their figures: intervals, comparison, reports."""
+"""The statistics of the benchmarks: intervals, comparison, reports."""
 
 import itertools
 import os

@@ -14,7 +14,7 @@ SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | 
 SIGN = re.compile(r"`([^`]+)`")
 NOT_USERS = ("krishiv_spark/operate/doctor", "krishiv_spark/kafka/dev", "krishiv_spark/testing")
 OF_ALL_KINDS = {"KrishivError", "ManifestError", "OptionError", "QueryFailed", "SchemaError"}
-"""Whose texts are too many: their page has what they have in common."""
+"""Errors with too many texts: the page describes their common part."""
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
@@ -43,7 +43,7 @@ def classes() -> set[str]:
 
 
 def text_of(message: ast.expr) -> str:
-    """What is the same in each message of one place; what is put into it is left out."""
+    """Return the constant part of a message, without the values that are inserted."""
     if isinstance(message, ast.JoinedStr):
         return "".join(
             str(p.value) if isinstance(p, ast.Constant) else "{}" for p in message.values

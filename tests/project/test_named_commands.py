@@ -96,7 +96,7 @@ def messages() -> Iterator[tuple[str, str]]:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """What is code on a page: spans and indented lines; all of a file that is no page."""
+    """Yield the code on a page, in spans and indented lines; all of a file that is not a page."""
     for path in PAGES:
         if path.is_file() and path.suffix == ".md":
             text = path.read_text()

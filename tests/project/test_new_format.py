@@ -1,4 +1,4 @@
-"""What a new format touches: its own files, the module of the formats, and no list anywhere."""
+"""The files of a new format: its own and the module of the formats, but no list elsewhere."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def contents(tree: Path) -> dict[str, bytes]:
 
 
 def run(tree: Path, *command: object, path: Path | str = "") -> str:
-    """What a Python command prints that runs in a tree, whose modules come before ours."""
+    """Return the output of a Python command in a tree, whose modules come first."""
     done = subprocess.run(
         [sys.executable, *map(str, command)],
         cwd=tree,

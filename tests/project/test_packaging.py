@@ -47,7 +47,7 @@ def is_module(name: str) -> bool:
 
 
 def elsewhere(code: str, installed: Path, cwd: Path) -> object:
-    """What a script prints as JSON, run in another folder with the wheel first on the path."""
+    """Return the JSON output of a script in another folder with the wheel first on the path."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=cwd,

@@ -1,4 +1,4 @@
-"""What a release is refused for."""
+"""The reasons for which a release is refused."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Which room may know which: the arrows point down, and there are no circles, typing included."""
+"""The imports between rooms: they point down, and form no circles, even for typing."""
 
 import ast
 import importlib
@@ -248,7 +248,7 @@ EMPTY = re.compile(r"\w+: (Which|Where|Whose|How|Why|Its (name|id)|The (options|
 
 
 def descriptions(path: Path):
-    """What docstrings say of arguments and attributes."""
+    """Yield the descriptions of arguments and attributes in docstrings."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             for part in SECTION.findall(ast.get_docstring(node) or ""):

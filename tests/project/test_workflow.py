@@ -1,4 +1,4 @@
-"""What public runners are told to do is well-formed, and calls commands that there are."""
+"""The workflows of public runners are well-formed, and call existing commands."""
 
 import re
 import subprocess

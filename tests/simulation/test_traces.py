@@ -1,4 +1,4 @@
-"""What goes wrong in a model without one of its rules goes wrong in the code without it."""
+"""A failure of a model without one of its rules is also one of the code without it."""
 
 from unittest import mock
 

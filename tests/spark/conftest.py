@@ -1,4 +1,4 @@
-"""Where streams of Spark's keep what they have."""
+"""The locations in which Spark's streams store their state."""
 
 from collections.abc import Iterator
 

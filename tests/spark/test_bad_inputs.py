@@ -1,9 +1,9 @@
-"""What users get wrong: the first line says what, which value and what to do, and nothing is lost.
+"""Mistakes of users: the first line states the fault, the value and the correction; no row is lost.
 
 With ``KRISHIV_BAD_INPUTS`` = a file, the messages are recorded there, and a report shows them:
 
-    KRISHIV_BAD_INPUTS=tests/golden/bad-inputs.json ./run test tests/spark/test_bad_inputs.py
-    ./run python tests/support/bad_inputs_seen.py
+    KRISHIV_BAD_INPUTS=tests/golden/bad-inputs.json ./run test tests/spark/test_bad_inputs.py ./run
+    python tests/support/bad_inputs_seen.py
 """
 
 import os
@@ -22,7 +22,7 @@ from krishiv_spark.kafka.dev import ACLS, open_cluster
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 HEADING = re.compile(r"\s*An exception was thrown from the Python worker[^\n]*\n\s*")
-"""What Spark itself puts before the error of a task."""
+"""The text that Spark puts before the error of a task."""
 
 
 EACH = 6

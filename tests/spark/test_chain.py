@@ -43,7 +43,7 @@ def copied(job) -> Counter[int]:
 
 
 def positions(job) -> list[dict]:
-    """Where the query stood at the end of each epoch."""
+    """Return the position of the query at the end of each epoch."""
     folder = Path(job["checkpoint"], "offsets")
     epochs = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
     texts = [(folder / str(epoch)).read_text().split("\n", 2)[2] for epoch in epochs]

@@ -41,7 +41,7 @@ class Query:
         assert look(self.table) == before
 
     def forget(self, epoch: int) -> None:
-        """What people do with a damaged offset log."""
+        """Delete a damaged offset log, as users do."""
         for name in ("offsets", "commits"):
             for path in (self.checkpoint / name).glob(f"*{epoch}*"):
                 path.unlink()

@@ -20,7 +20,7 @@ FILES, ROWS = 30, 50
 
 
 def into(folder: Path) -> dict[str, object]:
-    """What the jobs of both tests have in common."""
+    """Return the common part of the jobs of both tests."""
     return {
         "format": "krishiv-iceberg",
         "checkpoint": str(folder / "checkpoint"),

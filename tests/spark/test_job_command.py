@@ -181,7 +181,7 @@ streaming: {checkpointLocation: "${FOLDER}/checkpoint", batchMode: true, forEach
 @pytest.mark.long  # starts a server each time
 @pytest.mark.usefixtures("rows")
 def test_a_job_runs_over_spark_connect(tmp_path):
-    """Where nobody but the checkpoint tells the id of the query."""
+    """Test a job whose query id is known from the checkpoint only."""
     text = JOB.replace('\nstreaming: {checkpointLocation: "${FOLDER}/checkpoint"}', TWO.rstrip())
     for _ in range(2):
         code, said = ended(tmp_path, text, "--remote", "local[2]", session=())

@@ -257,7 +257,7 @@ def test_the_command_line_ends_what_a_dead_job_left(cluster, onlooker, tmp_path)
 
 
 def left_by(cluster, checkpoint) -> None:
-    """What a driver leaves that dies after its intent: one transaction that it names, and one."""
+    """Leave transactions open as a driver that dies after its intent: a named one and another."""
     given = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": "left"}
     options = KafkaSinkOptions.parse({**given, "checkpointLocation": str(checkpoint)}, "test")
     writer = KafkaWriter(options, pa.schema([("value", pa.string())]), OutputMode.APPEND)

@@ -524,7 +524,7 @@ def test_a_checkpoint_of_the_first_version_is_taken_up(spark, kafka, checkpoint)
 
 
 def of_first_version(stored):
-    """What Spark has stored, without the leader epochs that there were not then."""
+    """Return the offsets as the first version stored them, without leader epochs."""
     *head, offset = stored.splitlines()
     fields = json.loads(offset)
     assert fields.pop("epochs")

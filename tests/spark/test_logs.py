@@ -1,4 +1,4 @@
-"""What Spark's Python processes log: it reaches the driver's standard error, with what it is of."""
+"""The log lines of Spark's Python processes: they reach the driver's standard error."""
 
 import json
 import re
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.once
 
 
 def copied(folder: Path, level: str) -> str:
-    """What a driver writes to its standard error while it copies a folder; it ends by itself."""
+    """Return the standard error of a driver that copies a folder and ends."""
     (folder / "in").mkdir()
     pq.write_table(pa.table({"id": [1, 2, 3]}), folder / "in" / "0.parquet")
     job = {

@@ -29,7 +29,7 @@ def command(*words):
 
 
 def run(job):
-    """What a driver says in the end."""
+    """Run a driver, and return its last output."""
     with Driver("moved_query.py", job) as driver:
         assert driver.says("DONE", PATIENCE) or driver.says("FAILED", 1), driver.lines[-40:]
         return next(line for line in driver.lines if line.startswith(("DONE", "FAILED")))

@@ -1,4 +1,4 @@
-"""What the Parquet source remembers, under Spark: over files, batches, restarts and versions."""
+"""The state of the Parquet source under Spark, over files, batches, restarts and versions."""
 
 import json
 import os

@@ -99,7 +99,7 @@ def idle(spark, tmp_path):
 
 
 def test_spark_asks_a_python_sink_no_sooner_than_for_its_first_rows(idle, tmp_path):
-    """Which is why `queries.start` does: docs/errors.md says so."""
+    """Test the reason for the check of `queries.start`, which docs/errors.md describes."""
     query = writer(idle, tmp_path).option("partitonBy", "day").start()
     try:
         query.processAllAvailable()

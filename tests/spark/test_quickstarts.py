@@ -38,7 +38,7 @@ json.dump(printed, sys.stdout)
 
 
 def run(code, folder, given=""):
-    """What a program prints that is run in a folder, and nothing that Spark says besides."""
+    """Return the output of a program that runs in a folder, without Spark's own."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=given,

@@ -1,4 +1,4 @@
-"""What would be published, tried by somebody who had nothing: ``./run release-check``."""
+"""A trial of the release in an empty environment: ``./run release-check``."""
 
 import json
 import shutil

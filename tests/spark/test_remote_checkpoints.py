@@ -32,7 +32,8 @@ TWO_DRIVERS = (
     # An entry of Spark's log, to a name that is taken: by Hadoop's `FileSystem.rename`, for Azure.
     r"rename from \S.*/(offsets|commits)/\.(\d+)\.\S+\.tmp to \S.*/\1/\2 failed\.",
 )
-"""What a driver is told that another one has overtaken, by us or by Spark; patterns."""
+"""Patterns of the errors of a driver that another one has overtaken, of this package or of
+Spark."""
 
 TIMED_OUT = "perform latestOffset"
 """Of a source that was asking the brokers when its driver fell asleep: the clock ran on."""

@@ -1,4 +1,4 @@
-"""What Spark shows of options: plans, UI, event log. Of what a reference names, nothing."""
+"""The display of options by Spark: plans, UI, event log. Values of references are not shown."""
 
 import json
 import os

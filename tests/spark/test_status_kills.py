@@ -1,4 +1,4 @@
-"""What ``krishiv-spark status`` says after each kill is what others find in the target then."""
+"""The output of ``krishiv-spark status`` after each kill agrees with the content of the target."""
 
 import uuid
 from collections import Counter
@@ -42,12 +42,12 @@ def kafka_job(job, bootstrap):
 
 
 def records_until(offset) -> int:
-    """How many records a source has read, of a topic with nothing but records."""
+    """Return the number of records that a source has read of a topic with records only."""
     return sum(next_one for each in offset.get("topics", {}).values() for next_one in each.values())
 
 
 def rows_in(offset) -> int:
-    """How many rows the files of an epoch have."""
+    """Return the number of rows in the files of an epoch."""
     return ROWS * len(offset.get("files", ()))
 
 

@@ -1,6 +1,6 @@
-"""What users get wrong of a store, through real queries: told soon, no row moved, nothing lost.
+"""Mistakes of users about a store, through real queries: an early error, and no lost row.
 
-The words for each store are in tests/stores/test_bad_input.py.
+The texts for each store are in tests/stores/test_bad_input.py.
 """
 
 import time
@@ -34,7 +34,7 @@ pytestmark = [
 
 
 def told(attempt) -> str:
-    """What somebody who tries is told, and how."""
+    """Return the error that a user gets, and where it is shown."""
     begun_s = time.monotonic()
     with pytest.raises(PySparkException) as caught:
         attempt()

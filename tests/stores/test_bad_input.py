@@ -1,6 +1,6 @@
-"""What users get wrong of a store: one line that says what, which value and what to do, soon.
+"""Mistakes of users about a store: one line states the fault, the value and the correction, soon.
 
-Asked for as Spark's planner does it: for a checkpoint with an epoch log, for a table that is
+The calls are those of Spark's planner: for a checkpoint with an epoch log, for a table that is
 written, and for one that is read.
 """
 
@@ -38,18 +38,18 @@ WITHIN_S = 12  # ten, on a busy machine
 
 @pytest.fixture
 def impatient(monkeypatch, roles):
-    """What takes seconds takes less, where a test is of the words."""
+    """Shorten waits of seconds in tests of texts."""
     del roles  # which are made with patience
     monkeypatch.setattr(contact, "_FIRST_CONTACT_S", 0.5)
     monkeypatch.setattr(contact, "_FIRST_REQUEST_S", 0.5)
 
 
 class Roles:
-    """What a planner is asked for.
+    """The calls of a planner.
 
     Args:
-        store: Where the checkpoint and the tables are.
-        folder: Of the disk.
+        store: The store of the checkpoint and the tables.
+        folder: A folder on the disk.
     """
 
     def __init__(self, store, folder):
@@ -58,7 +58,9 @@ class Roles:
         begin(Storage(), str(folder / "checkpoint"))
 
     def refused(self, role, url=None, **changes):
-        """What a user is told; with changes of the options, by their ends."""
+        """Return the error that a user gets after changes of the options, by the ends of their
+        names.
+        """
         kind = StoreUrl.parse(self.store.url).kind
         named = {f"storage.{kind}.{name}": text for name, text in changes.items()}
         given = {name: text for name, text in {**self.store.options, **named}.items() if text}

@@ -32,7 +32,7 @@ def begun(store) -> str:
 
 
 def planned(store, table, options) -> bytes:
-    """What Spark's planner does before the first task of an epoch."""
+    """Return the plan of Spark's planner before the first task of an epoch."""
     given = {"path": str(table), "checkpointLocation": begun(store), **options}
     source = ParquetDataSource({**given, "epochLog": f"{store.url}/log"})
     return pickle.dumps(source.streamWriter(SCHEMA, overwrite=False))

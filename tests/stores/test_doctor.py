@@ -1,4 +1,4 @@
-"""What the doctor says of each store."""
+"""The report of the doctor about each store."""
 
 import time
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from krishiv_spark.storage import Storage
 
 
 def said_of(store, monkeypatch, off_s=0.0):
-    """What it says of a checkpoint there, where the driver's clock is so far off."""
+    """Return the report about a checkpoint there, with the driver's clock shifted that far."""
     clock = SimpleNamespace(time=lambda: time.time() + off_s)
     monkeypatch.setattr(stores, "time", clock)
     asked, said = Questions("a-probe", store.url, options=store.options), FindingList()

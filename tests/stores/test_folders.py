@@ -1,4 +1,4 @@
-"""What folders promise holds on each store."""
+"""The contract of folders, on each store."""
 
 import pickle
 import threading

@@ -1,4 +1,4 @@
-"""What becomes of a bucket's connections when a process forks."""
+"""The connections of a bucket when a process forks."""
 
 import json
 import subprocess

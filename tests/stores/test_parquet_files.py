@@ -1,4 +1,4 @@
-"""What the Parquet source makes of objects: keys, versions, tables, ranges, and what is wrong."""
+"""Objects in the Parquet source: keys, versions, tables, ranges, and faults."""
 
 import pickle
 import time
@@ -452,7 +452,7 @@ def test_few_requests_find_that_nothing_is_new(objects, monkeypatch):
 
 
 def requests_of(monkeypatch):
-    """What stores are asked for from now on."""
+    """Record the requests to stores from now on."""
     from krishiv_spark.storage.clients import StoreClient
     from krishiv_spark.storage.webhdfs import WebHdfs
 

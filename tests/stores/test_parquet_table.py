@@ -310,7 +310,7 @@ def slow_down(*_):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What stores are asked, by the verb and what is not the name of an object."""
+    """Return the requests to stores, by the verb and the part that is not the name of an object."""
     asked = Counter()
 
     def counting(kind):

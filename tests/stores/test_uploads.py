@@ -1,4 +1,4 @@
-"""What uploads promise holds on each store: nothing is seen before it is completed."""
+"""The contract of uploads, on each store: they are invisible until they are completed."""
 
 import threading
 
@@ -36,7 +36,7 @@ def place(request, servers, tmp_path):
 
 
 def seen(folder):
-    """What readers see; they pass over what lies aside."""
+    """Return the files that readers see; they skip staged ones."""
     return [name for name in folder.below() if not name.startswith("_krishiv/")]
 
 

@@ -72,12 +72,12 @@ class Case:
 
 
 class Desk:
-    """Where the query of one case is run.
+    """The environment of the query of one case.
 
     Args:
         spark: The session.
-        folder: New, and the case's own.
-        cluster: Of Kafka, with TLS, logins and ACLS; None for cases without.
+        folder: A new folder of the case.
+        cluster: A Kafka cluster with TLS, logins and ACLs; None for cases without.
     """
 
     def __init__(self, spark: Any, folder: Path, cluster: Any = None) -> None:
@@ -89,7 +89,7 @@ class Desk:
 
     @cached_property
     def topics(self) -> tuple[str, str]:
-        """What is read, and what is written."""
+        """Return the topics to read and to write."""
         names = (f"{self.name}-in", f"{self.name}-out")
         for name in names:
             make_topic(self.cluster.bootstrap, name)
@@ -181,7 +181,7 @@ class Desk:
             query.stop()
 
     def refusal(self, case: Case) -> tuple[str, float]:
-        """What the user sees of the error, and after how many seconds."""
+        """Return the error that the user gets, and the seconds that it took."""
         begun_s = time.monotonic()
         try:
             self.run(case)

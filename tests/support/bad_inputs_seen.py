@@ -43,7 +43,7 @@ def shown(desk: Desk, line: str) -> str:
 
 
 def ours(line: str) -> str:
-    """What is left of a line without the words that Spark puts before it, which differ."""
+    """Return the rest of a line without Spark's prefix, which differs between versions."""
     return line[max(line.find("krishiv_spark."), 0) :]
 
 
@@ -61,7 +61,7 @@ def names() -> list[str]:
 
 
 def facts(case: Case) -> dict[str, str]:
-    """What the table itself says of a case."""
+    """Return the facts about a case in the table itself."""
     (group,) = (group for group, cases in GROUPS.items() if case in cases)
     kind = "batch" if case.batch else "stream"
     return {
@@ -73,7 +73,7 @@ def facts(case: Case) -> dict[str, str]:
 
 
 def _kept(case: Case) -> str:
-    """What `examine` compares: the target before and after, and the mended query's rows."""
+    """Return the values that `examine` compares: the target before and after, and the rows."""
     if not case.begun:
         return "nothing was written"
     if case.batch:

@@ -1,4 +1,4 @@
-"""What happens to some brokers of a cluster, or to the links that lead to them, for a while."""
+"""Troubles of some brokers of a cluster, or of the links to them, for a limited time."""
 
 import threading
 from collections.abc import Collection

@@ -18,7 +18,7 @@ from stream_copy import Progress, run_out, session
 
 
 def has_landed(job: dict[str, str]) -> bool:
-    """Whether the table has three epochs."""
+    """Return True if the table has three epochs."""
     commits = Path(job["landing"], "commits")
     return commits.is_dir() and sum(path.name.isdigit() for path in commits.iterdir()) >= 3
 

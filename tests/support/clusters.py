@@ -145,7 +145,7 @@ class ManyMachines:
         }
 
     def processes_of_workers(self) -> list[psutil.Process]:
-        """What runs on the machines of the workers."""
+        """Return the processes on the machines of the workers."""
         return [each for machine in self.workers for each in machine.processes()]
 
     def kill_executor(self) -> None:
@@ -171,12 +171,12 @@ class ManyMachines:
 
 
 def _is_executor(command: Sequence[str]) -> bool:
-    """Whether a command line is that of Spark's executor."""
+    """Return True if a command line is that of Spark's executor."""
     return "org.apache.spark.executor.CoarseGrainedExecutorBackend" in command
 
 
 def _is_python_worker(command: Sequence[str]) -> bool:
-    """Whether a command line is that of a Python worker, or of what forks them."""
+    """Return True if a command line is that of a Python worker, or of its forking parent."""
     return any(word.startswith("pyspark.") for word in command)
 
 

@@ -53,7 +53,7 @@ def parquet(spark: SparkSession, folder: Path) -> dict[str, object]:
 
 
 def refused(spark: SparkSession, folder: Path) -> list[str]:
-    """What a sink says of a query before its start: of one that is right, and of a wrong one."""
+    """Return the errors of the check before the start, and the files that it has created."""
     read = spark.readStream.format("krishiv-parquet").load(str(folder / "source"))
     writer = read.writeStream.format("krishiv-parquet").option("path", str(folder / "new"))
     found = []
@@ -83,7 +83,7 @@ def memory(spark: SparkSession, folder: Path) -> list[list]:
 
 
 def metrics_of(spark: SparkSession, folder: Path) -> dict[str, float]:
-    """What is served of a query that reads two files, in the client."""
+    """Return the metrics of a query that reads two files, served in the client."""
     with metrics.serve(spark, port=0) as served:
         stream(spark, *(str(folder / name) for name in ("source", "told", "told-checkpoint")))
 

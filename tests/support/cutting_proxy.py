@@ -42,14 +42,14 @@ class CuttingProxy:
         self._thread.start()
 
     def cut(self, is_it: Callable[[bytes], bool], *faults: str) -> None:
-        """What happens to the next requests of a kind, one fault for each.
+        """Apply faults to the next requests of a kind, one fault to each.
 
         Args:
-            is_it: Tells a request by what one read from the client's socket returned.
-            faults: "lost request": the server never gets it. "lost answer": the server gets it
-                and answers, but the client never hears of it. "cut": the server gets it, and
-                the client is cut off at once. "silence": it gets it, and nothing is cut, but
-                the client never hears of this or of what follows.
+            is_it: Recognizes a request by the bytes of one read from the client's socket.
+            faults: "lost request": the server never gets it. "lost answer": the server gets it and
+                answers, but the client never gets the answer. "cut": the server gets it, and the
+                client is cut off at once. "silence": the server gets it, and nothing is cut, but
+                the client never gets an answer to this request or to later ones.
         """
         with self._lock:
             self._orders += [(is_it, fault) for fault in faults]
@@ -167,7 +167,7 @@ class CuttingProxy:
 
 
 def _sent(side: socket.socket, data: bytes) -> bool:
-    """Whether the other side still took it."""
+    """Return True if the other side still accepted the data."""
     try:
         side.sendall(data)
     except OSError:

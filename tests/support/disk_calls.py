@@ -1,4 +1,4 @@
-"""What a process asks of the disk, in its order."""
+"""A record of a process's calls of the disk, in order."""
 
 import os
 from pathlib import Path

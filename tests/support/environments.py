@@ -30,7 +30,7 @@ def packed_environment(wheel: Path, folder: Path) -> Path:
 
 
 def _needed(name: str) -> set[str]:
-    """What a distribution needs, and what that needs, without extras."""
+    """Return the requirements of a distribution, recursively, without extras."""
     found, waiting = set(), {name}
     while waiting:
         lines = metadata.distribution(waiting.pop()).requires or ()

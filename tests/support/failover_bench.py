@@ -37,7 +37,7 @@ POINTS = {
     "krishiv_spark.offsets.epoch_log:EpochLog.intend": OSError,
     "krishiv_spark.kafka.transactions:end_transactions": OSError,
 }
-"""Where the kit's processes can fall asleep."""
+"""Points at which the kit's processes can be put to sleep."""
 
 Victim: TypeAlias = Literal["coordinator", "leader", "any"]
 
@@ -88,14 +88,14 @@ Moment: TypeAlias = Callable[[Spark, Trouble], None]
 
 @dataclass(frozen=True)
 class Round:
-    """What happens to which brokers, and when.
+    """One trouble of some brokers, and the moment of it.
 
     Attributes:
-        moment: Writes the next epoch, and lets the trouble begin on the way.
+        moment: Writes the next epoch, and starts the trouble meanwhile.
         harm: See `Trouble`.
-        victim: The part that the broker has in what is written.
+        victim: The role of the broker in the write.
         seconds: See `Trouble`.
-        brokers: How many are harmed, the victim among them.
+        brokers: Number of brokers that are harmed, including the victim.
     """
 
     moment: Moment
@@ -160,7 +160,7 @@ class Bench:
         return Spark(sink, self._folder / self.topic, pool=self._pool)
 
     def rows(self) -> list[tuple[str]]:
-        """What a consumer of committed records is given."""
+        """Return the rows that a consumer of committed records gets."""
         with closing(Onlooker(self.cluster.bootstrap)) as onlooker:
             return [(each.value.decode(),) for each in onlooker.records(self.topic)]
 

@@ -41,7 +41,7 @@ class Fan(Life):
         self._planned = pickle.loads(pickle.dumps(write))
 
     def run(self, number, first, count):
-        """What Spark does for an epoch."""
+        """Run the steps of Spark for an epoch."""
         (self.checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{first + count}")
         batch = rows(first, count).to_struct_array()
         self.epoch(number, pa.record_batch([batch, batch], schema=COLUMNS))

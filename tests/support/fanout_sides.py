@@ -115,7 +115,7 @@ def pair_of(makes, folder, outside=None):
 
 
 def goes(number):
-    """Whether a row goes left, and whether it goes right."""
+    """Return whether a row goes left, and whether it goes right."""
     return number % 3 != 1, number % 3 != 2
 
 

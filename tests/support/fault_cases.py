@@ -1,4 +1,4 @@
-"""What goes wrong with tasks and drivers of a stream on real Spark, for whichever sink."""
+"""Faults of tasks and drivers of a stream on real Spark, for any sink."""
 
 import signal
 import time

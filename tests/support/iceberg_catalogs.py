@@ -47,7 +47,7 @@ class Place:
 
     @property
     def options(self) -> dict[str, str]:
-        """What a user gives."""
+        """Return the options that a user gives."""
         kind = "rest" if self.kind == "rest" else "sql"
         return {"path": self.name, "catalog.type": kind, "catalog.uri": self.uri}
 
@@ -55,7 +55,7 @@ class Place:
         return IcebergLife(self.warehouse, **self.options, **given)
 
     def rows(self):
-        """What PyIceberg by itself reads; nothing if there is no table."""
+        """Return the rows that PyIceberg alone reads; none if there is no table."""
         try:
             with self.table() as table:
                 return table.scan().to_arrow()
@@ -73,7 +73,7 @@ class Place:
             yield catalog.load_table(self.name)
 
     def is_commit(self, request: bytes) -> bool:
-        """Whether bytes on the way to the catalog ask it to take a commit."""
+        """Return True if bytes sent to the catalog request a commit."""
         if self.kind == "postgresql":
             return b"COMMIT\0" in request
         namespace, table = self.name.split(".")

@@ -49,7 +49,7 @@ from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.orphans import find_orphans, make_deleter
 
 MEMORY_BYTES = 3 * 2**30
-"""What a case may add to what its process has: the metadata of its tables has 100 KB."""
+"""Maximum memory that a case may add to its process; the metadata of its tables has 100 KB."""
 
 TIME_S = 120
 """A case takes about a second, on a machine that does nothing else."""
@@ -432,7 +432,7 @@ ACTIONS = [_batch, _stream, _changes, _status, _append, _upsert, _vacuum]
 
 @dataclass(frozen=True)
 class Found:
-    """What went wrong in a case."""
+    """The failures of a case."""
 
     seed: int
     variant: Variant

@@ -56,7 +56,7 @@ class Onlooker:
 
 
 def named_in_catalog(folder):
-    """Where the table's metadata is; None while there is no table."""
+    """Return the location of the table's metadata; None while there is no table."""
     if not (folder / "catalog.db").exists():
         return None
     with closing(sqlite3.connect(folder / "catalog.db")) as catalog:

@@ -44,7 +44,7 @@ class IcebergPlace:
 
     @property
     def options(self) -> dict[str, str]:
-        """What a user gives, besides the table's name and the warehouse."""
+        """Return the options that a user gives, besides the table's name and the warehouse."""
         return {**self.catalog, **self.store.options}
 
     def life(self, **given) -> IcebergLife:
@@ -54,7 +54,7 @@ class IcebergPlace:
         return sorted(self.rows()["id"].to_pylist())
 
     def rows(self):
-        """What PyIceberg by itself reads, by boto3; nothing if there is no table."""
+        """Return the rows that PyIceberg alone reads, by boto3; none if there is no table."""
         table = self.table()
         return [] if table is None else table.scan().to_arrow()
 
@@ -67,7 +67,7 @@ class IcebergPlace:
         return StaticTable.from_metadata(place, {"py-io-impl": io, "endpoint": self.endpoint})
 
     def metadata(self) -> str | None:
-        """Where the catalog says that the table's metadata is; None if there is no table."""
+        """Return the location of the table's metadata by the catalog; None if there is no table."""
         return _IN_CATALOG[self.kind](self)
 
     @property
@@ -90,10 +90,10 @@ class IcebergPlace:
 
 
 class Onlooker:
-    """What is in a table; it is read again only if that has changed, or an object has gone since.
+    """A reader of a table, which reads again only after a change of the table or a deletion.
 
     Args:
-        place: Of the table.
+        place: The location of the table.
     """
 
     def __init__(self, place: IcebergPlace) -> None:

@@ -48,7 +48,7 @@ def listing_of(entries: Iterable[int] = (), snapshots: Iterable[int] = ()) -> Li
 
 
 def listed(names: Mapping[str, bytes]) -> Listing:
-    """What stores show of contents by name: in which version each is."""
+    """Return the names and versions that a store lists for some contents."""
     return Listing({name: f"{zlib.crc32(data)}" for name, data in names.items()})
 
 
@@ -144,7 +144,7 @@ class Around:
 
 
 class Counting(Around):
-    """How often each call was made."""
+    """A counter of the calls of each kind."""
 
     def __init__(self, inner: Journal) -> None:
         super().__init__(inner)
@@ -162,7 +162,7 @@ class Counting(Around):
 
 
 class Fault(Enum):
-    """What becomes of one call to a storage: does it happen, and is that reported?"""
+    """The fault of one call of a storage: whether it takes effect, and whether that is reported."""
 
     FINE = "happens, reported"
     LOST_ANSWER = "happens, not reported"

@@ -88,7 +88,7 @@ class Killer:
             return bool(self._look(driver)) or not driver.says("DONE", 0)
 
     def _turn(self) -> str:
-        """Who is next, until it is killed."""
+        """Return the next victim, which stays the same until it is killed."""
         self._turns = self._turns or self._random.sample(self._victims, len(self._victims))
         return self._turns[0]
 
@@ -106,7 +106,7 @@ class Killer:
         return True
 
     def _killed_worker(self, driver: Driver) -> bool:
-        """Whether there was one."""
+        """Kill a worker; return True if there was one."""
         try:
             if self._machines is None:
                 family = psutil.Process(driver._process.pid).children(recursive=True)
@@ -119,7 +119,7 @@ class Killer:
 
 
 def assert_each_once(found: Counter[int], numbers: range, what: str) -> None:
-    """What a reader has found is every number, once."""
+    """Assert that a reader has found every number exactly once."""
     missing = [number for number in numbers if number not in found]
     twice = [number for number, times in found.items() if times > 1]
     assert not missing, f"{what}: {len(missing)} rows are missing: {missing[:5]}"

@@ -99,7 +99,7 @@ class StoreLooker(Looker):
 
     @property
     def epochs(self) -> int:
-        """How many epochs have had a file."""
+        """Return the number of epochs that have had a file."""
         return len({epoch_of(_name(key)) for key in self._seen})
 
     def once(self) -> None:

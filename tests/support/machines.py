@@ -47,12 +47,12 @@ It ends with its input: also if who started it is killed.
 _TOOLS = ("unshare", "nsenter", "setpriv")
 
 ENVIRONMENT = {"TMPDIR": "/tmp", "XDG_CACHE_HOME": "/tmp/cache"}
-"""What programs of a machine find otherwise than those outside of it."""
+"""Environment variables that differ between programs on a machine and those outside of it."""
 
 
 @cache
 def missing() -> str | None:
-    """Why there can be no machines here; None if there can."""
+    """Return the reason why machines are impossible here; None if they are possible."""
     lacking = [name for name in _TOOLS if shutil.which(name) is None]
     if lacking:
         return f"{', '.join(lacking)} (util-linux) is missing"
@@ -112,7 +112,7 @@ class Machine:
         return Path(f"/proc/{self._keeper.pid}/root{inside}")
 
     def processes(self) -> list[psutil.Process]:
-        """What runs on it."""
+        """Return the processes on the machine."""
         own = _namespace(self._keeper.pid)
         return [each for each in psutil.process_iter() if _namespace(each.pid) == own]
 
@@ -123,7 +123,7 @@ class Machine:
 
 
 def _hidden() -> list[str]:
-    """What is installed in folders that each machine has for itself; none within another."""
+    """Return installed folders that each machine has separately; none of them within another."""
     own = [path for path in _INSTALLED if any(path.is_relative_to(folder) for folder in _OWN)]
     return [str(path) for path in dict.fromkeys(own) if not set(path.parents) & set(own)]
 

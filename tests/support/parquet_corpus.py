@@ -30,7 +30,7 @@ FORMS = {"spark.sql.session.timeZone": "UTC", "spark.sql.timeType.enabled": "tru
 
 
 def corpus():
-    """Where the corpus is; None if nothing says so."""
+    """Return the folder of the corpus; None if it is not configured."""
     found = os.environ.get("KRISHIV_PARQUET_CORPUS")
     return None if not found else Path(found)
 
@@ -81,7 +81,7 @@ def summary(schema, table):
 
 
 def read_with_spark(spark, path):
-    """What Spark's own reader gives; None if it refuses the file."""
+    """Return the rows of Spark's own reader; None if it refuses the file."""
     try:
         frame = spark.read.parquet(str(path))
         return summary(frame.schema, frame.toArrow())
@@ -91,7 +91,7 @@ def read_with_spark(spark, path):
 
 
 def read_with_ours(path, schema=None):
-    """What our reader gives, as Spark gets it; an error of ours by its class."""
+    """Return the rows of this package's reader, as Spark gets them; an own error by its class."""
     try:
         source = reader(path, schema=None, streaming=False)
         schema = schema or spark_schema(source.infer_schema())

@@ -1,4 +1,4 @@
-"""What is in a table's folder on a disk, for who knows nothing of ours."""
+"""The content of a table's folder on a disk, for an independent reader."""
 
 import pyarrow.parquet as pq
 

@@ -157,7 +157,7 @@ def read(path):
 
 
 def outcome(path):
-    """What came of a file: rows, an error of ours that names it, or something else."""
+    """Return the outcome of a file: rows, an own error that names it, or another result."""
     try:
         return f"rows {read(path)}"
     except KrishivError as error:

@@ -1,4 +1,4 @@
-"""How long a test waits for what must happen: for ever, if the machine is only slow enough."""
+"""The waits of tests for events that must happen: without limit if the machine is slow enough."""
 
 import time
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""What a pipeline does, as `spark-pipelines` reads it: a flow from one folder to each of its sinks.
+"""A pipeline in the form that `spark-pipelines` reads: a flow from one folder to each sink.
 
-`sinks.json` lies where the pipeline's specification does.
+`sinks.json` is in the folder of the pipeline's specification.
 """
 
 import json

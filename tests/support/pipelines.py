@@ -51,17 +51,17 @@ class Pipeline:
         (self._folder / "sinks.json").write_text(json.dumps(job))
 
     def checkpoints(self, sink: str) -> Path:
-        """Where the checkpoints of a sink's flow are, by number."""
+        """Return the checkpoints of the flow of a sink, by number."""
         return self._folder / "storage" / "_checkpoints" / sink / f"to_{sink}"
 
     def run(self, *options: str) -> str:
-        """What the program says of a run that comes to its end."""
+        """Return the output of the program for a run that succeeds."""
         code, said = self._run(*options)
         assert code == 0, said
         return said
 
     def fail(self, *options: str) -> str:
-        """What the program says of a run that fails."""
+        """Return the output of the program for a run that fails."""
         code, said = self._run(*options)
         assert code != 0, said
         return said

@@ -1,4 +1,4 @@
-"""What the tests of the kit have in common: run a case as pytest would, and read its message."""
+"""The common part of the kit's tests: run a case as pytest would, and read its message."""
 
 import contextlib
 import inspect
@@ -58,9 +58,9 @@ def is_format(kind) -> bool:
 
 
 def found_by(suite, case, folder, config, *, again=True) -> Broken:
-    """What a case finds, as thin as the run of this configuration; None for all calls.
+    """Return the failure that a case finds at the rate of this configuration; None for all calls.
 
-    The sequence that it prints must find it again, unless the case needs more.
+    The sequence that it prints must find the failure again, unless the case needs more.
     """
     method = getattr(suite, f"test_{case}")
     promise = " ".join(inspect.getdoc(method).split())

@@ -26,7 +26,7 @@ def program_or_skip(name: str) -> str:
 
 
 def promtool(*words: object) -> str:
-    """What promtool says of files in docs/operate, if it has nothing against them."""
+    """Return the findings of promtool about files in docs/operate."""
     command = [program_or_skip("promtool"), *map(str, words)]
     done = subprocess.run(command, cwd=OPERATE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -72,7 +72,7 @@ def _is_ready(url: str) -> bool:
 
 
 def asked(url: str, expression: str) -> list[dict]:
-    """What a server answers to an expression: labels and values."""
+    """Return the answer of a server to an expression: labels and values."""
     query = urllib.parse.urlencode({"query": expression})
     with urllib.request.urlopen(f"{url}/api/v1/query?{query}") as answer:
         return json.load(answer)["data"]["result"]

@@ -29,7 +29,7 @@ DRIVER = Path(__file__).with_name("stream_copy.py")
 
 
 def options() -> str:
-    """What every JVM of Spark is started with."""
+    """Return the options of every JVM of Spark."""
     return f"{OPTIONS} -XX:SharedArchiveFile={ARCHIVE}" if is_fresh() else OPTIONS
 
 
@@ -43,7 +43,7 @@ def home() -> str:
 
 
 def is_fresh() -> bool:
-    """Whether there is an archive, of the jars that are there: another one would be ignored."""
+    """Return True if there is an archive of the present jars; another one would be ignored."""
     return ARCHIVE.exists() and ARCHIVE.stat().st_mtime > (INSTALLED / "jars").stat().st_mtime
 
 

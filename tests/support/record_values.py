@@ -101,7 +101,7 @@ def _nested(
 
 
 def partitions(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """What Spark reads from folders as this package names them, and those that Spark names."""
+    """Return the values that Spark reads from partition folders with either naming."""
     ours = {
         wanted: {
             name: _read_partition(spark, folder / f"{wanted} {number}", name, wanted)
@@ -139,7 +139,7 @@ def _written(spark: SparkSession, folder: Path, zone: str) -> dict[str, int]:
 
 
 def calendars(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """How many days or seconds Spark moves each number by; 0 where it moves none of a column."""
+    """Return the days or seconds by which Spark moves each number; 0 if it moves none."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     found: dict[str, Any] = {}
     for zone, version in calendar_cases.FILES:

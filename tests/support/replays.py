@@ -35,7 +35,7 @@ class Stream(Life):
         )
 
     def run(self, number, end=None):
-        """What Spark does for an epoch: from where the one before ended."""
+        """Run the steps of Spark for an epoch, from the end of the previous one."""
         self.run_to_commit(number, end)
         (self.folder / "commits" / str(number)).write_text("v1\n{}")
 
@@ -53,7 +53,7 @@ class Stream(Life):
         return str(end)
 
     def run_without_rows(self, number):
-        """What Spark does for an epoch whose rows are all left out, or that has none."""
+        """Run the steps of Spark for an epoch without rows, or whose rows are all dropped."""
         begin = 0 if number == 0 else self._end_of(number - 1)
         (self.folder / "offsets" / str(number)).write_text(f"v1\n{{}}\n{begin}")
         self.epoch(number, self.rows(begin, begin))

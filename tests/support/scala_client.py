@@ -16,7 +16,7 @@ OPENED = "--add-opens=java.base/java.nio=ALL-UNNAMED"
 
 
 class Stopped(NamedTuple):
-    """What the client told of a query before it ended."""
+    """The report of the client about a query before its end."""
 
     query: str
     rows: int

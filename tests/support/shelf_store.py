@@ -16,7 +16,7 @@ from krishiv_spark.storage.uploads import RenameUploads
 
 
 class ShelfSettings(StoreSettings):
-    """How a shelf is opened."""
+    """The settings of a shelf."""
 
     key: SecretStr | None = Field(default=None, description="Key of the shelf.")
 

@@ -1,4 +1,4 @@
-"""What Spark shows of the options of a stream that runs, and of a batch, in all places it has.
+"""The display of options by Spark, of an active stream and of a batch, in all places.
 
     python shown_options.py FOLDER classic|connect OPTIONS
 

@@ -47,7 +47,7 @@ def write(path: Path, text: str) -> None:
 
 
 def start(folder: Path):
-    """Where Spark would begin (``MicroBatchExecution.populateStartOffsets``).
+    """Return the start of Spark (``MicroBatchExecution.populateStartOffsets``).
 
     Returns:
         ("new",), or ("refused", why), or ("next", epoch, begin), or ("again", epoch, begin, end).
@@ -80,7 +80,7 @@ def offsets_in(path: Path):
 
 
 def files(folder: Path):
-    """What is in a folder, by path, but for what Hadoop or a killed process leaves."""
+    """Return the files in a folder, by path, without leftovers of Hadoop or a killed process."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -96,7 +96,7 @@ def fresh(source: Path, target: Path) -> Path:
 
 
 class Died(BaseException):
-    """What a process that is killed does not get to see."""
+    """The state that a killed process does not get to see."""
 
 
 def dies_before(step: int, work) -> bool:

@@ -18,19 +18,19 @@ from patience import PATIENCE, await_none
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 _STRIKE_S = 10
-"""How long a kill waits for its moment; a query that has nothing to do has none."""
+"""Maximum wait of a kill for its moment; a query without work has none."""
 
 
 class Found(NamedTuple):
-    """What there is.
+    """The observed state of a target.
 
     Attributes:
-        rows: That readers see.
-        open: Names of what is there and nobody sees; not of Iceberg's, which have no sign.
-        hidden_rows: In these; None if nobody counts them.
-        hidden_bytes: Of these, if they are files.
-        held: The newest epoch, if the target tells by itself; -1 for none.
-        version: Of the whole, if it has one.
+        rows: Rows that readers see.
+        open: Names of invisible data; not for Iceberg, which shows none.
+        hidden_rows: Rows in it; None if they cannot be counted.
+        hidden_bytes: Size of it, if it consists of files.
+        held: The newest epoch, if the target itself records it; -1 for none.
+        version: Version of the whole, if it has one.
     """
 
     rows: int
@@ -42,10 +42,10 @@ class Found(NamedTuple):
 
 
 class Target:
-    """Where a query writes.
+    """The target of a query.
 
     Args:
-        checkpoint: Of the query.
+        checkpoint: The checkpoint of the query.
     """
 
     words: list[str]
@@ -56,21 +56,21 @@ class Target:
         self._moments = cycle(["staged", "true"])
 
     def look(self) -> Found:
-        """What is there now."""
+        """Return the current state."""
         raise NotImplementedError
 
     def hidden_by(self, said: Mapping[str, Any]) -> frozenset[str] | None:
-        """What status says is there and nobody sees; None if it does not name it."""
+        """Return the invisible data that the status reports; None if it does not name it."""
 
     def check_still(self, said: Mapping[str, Any], found: Found) -> None:
-        """What can be compared besides, when nothing changes."""
+        """Compare further values that are constant while nothing changes."""
 
     def log(self) -> Iterable[Path]:
         """The files of the epoch log."""
         return (self._checkpoint / "krishiv").glob("[0-9]*.json")
 
     def intents(self, epoch: int) -> int:
-        """How often the log, as far as it goes back, says that an epoch is true."""
+        """Return how often the log, as far as it goes back, contains an intent of an epoch."""
         found = 0
         for path in self.log():
             with suppress(FileNotFoundError):  # folded meanwhile
@@ -90,15 +90,15 @@ class Target:
             time.sleep(0.0005)
 
     def is_staging(self) -> bool:
-        """Whether something is there that nobody sees yet."""
+        """Return True if there is invisible data."""
         return bool(self.look().open)
 
     def points(self) -> Iterable[Any]:
-        """What a new one of may make an epoch true: files of the log."""
+        """Return the files of the log, of which a new one may commit an epoch."""
         return self.log()
 
     def is_point(self, file: Any) -> bool:
-        """Whether it does."""
+        """Return True if the file commits an epoch."""
         with suppress(FileNotFoundError):  # folded meanwhile
             return json.loads(file.read_text()).get("kind") == "intent"
         return False
@@ -146,7 +146,7 @@ class KafkaTarget(Target):
         return frozenset(name for name in names if query and name.startswith(f"{start}{query}."))
 
     def _read(self) -> None:
-        """What has come since the last look; what was committed stays."""
+        """Read the rows since the last reading; committed rows stay."""
         ends, until = self._reader.end_offsets(self._places), time.monotonic() + PATIENCE
         while any(self._reader.position(place) < end for place, end in ends.items()):
             assert time.monotonic() < until, f"{self._topic} cannot be read to {ends}"
@@ -180,7 +180,7 @@ class ParquetTarget(Target):
         return Found(rows, frozenset(staged), hidden, sum(sizes))
 
     def _rows_in(self, path: Path) -> int:
-        """What is visible never changes; of what is staged, the footer may not be there yet."""
+        """Return the rows of a file: visible ones never change, staged ones may lack the footer."""
         if path.suffix == ".staged":
             try:
                 return int(pq.read_metadata(path).num_rows)
@@ -232,7 +232,7 @@ class IcebergTarget(Target):
         return len(list(self._warehouse.rglob("*.parquet"))) > before
 
     def intents(self, epoch: int) -> int:
-        """How many snapshots an epoch has."""
+        """Return the number of snapshots of an epoch."""
         found = [s.summary["spark.sql.streaming.epochId"] for s in self._table().snapshots()]
         return found.count(str(epoch))
 

@@ -1,4 +1,4 @@
-"""Whether ``krishiv-spark status`` says of a query that is killed what others find."""
+"""A comparison of ``krishiv-spark status`` for a killed query with independent readers."""
 
 import json
 import re
@@ -76,9 +76,9 @@ class Witness:
     # --- one look
 
     def _compare(self) -> tuple[dict[str, Any], Found] | None:
-        """What status says and others find, if nothing has changed meanwhile.
+        """Compare the status with other readers, if nothing has changed meanwhile.
 
-        What changes may be seen before or after; what status says has to lie between.
+        A change may be visible before or after; the status must lie between.
         """
         before, said, after = self._target.look(), self._status(), self._target.look()
         lower, upper = self._rows(said)
@@ -116,7 +116,7 @@ class Witness:
         return json.loads(done.output)
 
     def _rows(self, said: Mapping[str, Any]) -> tuple[int, int]:
-        """How many rows readers find, at least and at most, by what status says."""
+        """Return the numbers of rows that readers find, at least and at most, by the status."""
         newest = said.get("newest")
         if newest is None:
             return 0, 0
@@ -130,7 +130,7 @@ class Witness:
         return (upper if open_epoch is None else self._until(open_epoch - 1)), upper
 
     def _until(self, epoch: int) -> int:
-        """How many rows there are up to the end of an epoch."""
+        """Return the number of rows up to the end of an epoch."""
         if epoch not in self._known:
             done = _run("epochs", "show", self._checkpoint, str(epoch), "--json")
             assert not done.exit_code, done.output

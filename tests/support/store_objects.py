@@ -1,6 +1,7 @@
-"""What another program does with files in a store: put and remove them, by the store's own client.
+"""Changes of files in a store by another program, with the store's own client.
 
-Not by obstore: the kit forks from the process that adds rows, which obstore does not survive.
+It does not use obstore: the kit forks from the process that adds rows, which obstore does not
+survive.
 """
 
 from urllib.parse import quote

@@ -1,4 +1,4 @@
-"""Who knows nothing of the sink, and lists a folder; without obstore, which survives no fork."""
+"""An independent reader that lists a folder; without obstore, which does not survive a fork."""
 
 from io import BytesIO
 from urllib.parse import quote
@@ -98,7 +98,7 @@ class AzureOnlooker(Onlooker):
         return sorted({blob.name.removeprefix(self._prefix) for blob in found} - {*self.below()})
 
     def expire(self):
-        """What Azure does with blocks that nobody commits for a week."""
+        """Delete blocks that were not committed for a week, as Azure does."""
         for key in self.pending():
             self._box.get_blob_client(self._prefix + key).commit_block_list([])
             self.remove(key)

@@ -37,15 +37,15 @@ EXPIRED = {
 
 @dataclass
 class Weather:
-    """What a store does with requests. It can be changed at any time.
+    """The faults of a store's answers. They can be changed at any time.
 
     Attributes:
-        kind: Of the store.
-        one_in: How seldom it is busy: with every so manieth request; 0 for never. Half of those it
-            does all the same.
-        expired_from: With which request the credentials expire, from 1.
-        refused: How many requests it has refused, by what it said.
-        asked: How many requests there were.
+        kind: The kind of the store.
+        one_in: The store is busy at one in so many requests; 0 for never. It executes half of those
+            nevertheless.
+        expired_from: Number of the request, from 1, with which the credentials expire.
+        refused: Number of refused requests, by the text of the refusal.
+        asked: Number of requests.
     """
 
     kind: str

@@ -18,7 +18,7 @@ REQUESTS = {
     "krishiv_spark.kafka.client:KafkaClient.submit": KafkaFailedError,
     "krishiv_spark.kafka.client:KafkaClient.wait": KafkaConnectionError,  # tried again
 }
-"""Where a reader asks a broker, for the kit."""
+"""The requests of a reader to a broker, for the kit."""
 
 _NEW_YEAR = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc)
 

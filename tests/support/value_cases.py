@@ -135,7 +135,7 @@ WANTED = {
 }
 
 NESTINGS = ("column", "struct", "array", "map", "array of struct")
-"""Where a value stands: in a column of its own, or inside of one."""
+"""The nestings of a value: in a column, or inside of another value."""
 
 
 def nested(values: pa.Array, nesting: str) -> pa.Array:
@@ -227,7 +227,7 @@ def _value(text: str, kind: pa.DataType) -> Any:
 
 
 def meanings(values: pa.Array) -> list[Any]:
-    """What values mean, whatever type they have: equal ones are the same value."""
+    """Return the meanings of values of any type: equal ones are the same value."""
     if isinstance(values, pa.DictionaryArray):
         values = values.dictionary_decode()
     if isinstance(values, pa.ExtensionArray):

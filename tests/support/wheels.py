@@ -1,4 +1,4 @@
-"""What users install: the wheel, and the wheel that is built from the source distribution."""
+"""The packages that users install: the wheel, and the one built from the source distribution."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What users call: checked by the type checkers, never run."""
+"""The public API as users call it: checked by the type checkers, never run."""
 
 from pyspark.sql import SparkSession
 

@@ -1,4 +1,4 @@
-"""What a sink reads from Spark's checkpoint folder."""
+"""The content of Spark's checkpoint folder that a sink reads."""
 
 import json
 import shutil

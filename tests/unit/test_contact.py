@@ -1,4 +1,4 @@
-"""How long a store is waited for."""
+"""The timeouts of a store."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the doctor says of what machines report, and of the places of a query."""
+"""The findings of the doctor about the reports of machines and the locations of a query."""
 
 import os
 

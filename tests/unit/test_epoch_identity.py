@@ -228,7 +228,7 @@ def test_a_table_and_its_log_that_were_copied_while_an_epoch_ran(stream, tmp_pat
 
 
 def test_two_queries_that_have_begun_on_an_empty_folder(tmp_path):
-    """What was not there at first is looked for again: who comes second is refused."""
+    """Test that missing state is read again later: the second query is refused."""
     first, second = Stream(tmp_path, "q1"), Stream(tmp_path, "q2", partitionBy="id")
     second.offsets(0, 0, 0)
     second.plan()
@@ -464,7 +464,7 @@ def test_an_epoch_whose_end_is_not_known_is_adopted_as_the_operator_says(stream,
 
 
 def test_numbers_that_files_have_are_not_given_twice(stream):
-    """Who follows the folder would take the new files of epoch 2 for those that it has read."""
+    """Test that a number is not given twice, since followers would take new files for read ones."""
     stream.forget(2)
     for _ in range(2):
         command(stream, "adopt", "--dry-run", fails="has files of epoch 2")

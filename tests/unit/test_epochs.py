@@ -52,11 +52,11 @@ from krishiv_spark.offsets.journal import Journal, open_journal
 GOLDEN = Path(__file__).parents[1] / "golden" / "epoch_log"
 NEVER = 10**9
 PROBED = 2
-"""How many names are created to try a storage, before the first entry."""
+"""Number of names that are created to probe a storage, before the first entry."""
 
 
 def publish(log: EpochLog, epoch: int, staged: object = None) -> State:
-    """What a driver does for an epoch that is not held yet."""
+    """Run the steps of a driver for an epoch that is not committed yet."""
     state = log.intend(log.begin().owner, epoch, staged)
     log.compact(state)
     return state
@@ -375,7 +375,7 @@ def check(journal: ModelJournal, log: EpochLog) -> None:
 
 
 def two_epochs(fold_every: int, told: list[str], begins: int = 2) -> Callable[[Journal], None]:
-    """What a driver does twice, from taking over to folding, noting what it was told."""
+    """Run the steps of a driver twice, from the takeover to the fold, and record the answers."""
 
     def work(journal: Journal) -> None:
         log = EpochLog(journal, fold_every)

@@ -267,4 +267,4 @@ def test_an_error_without_a_secret_stays_as_it_is_with_its_causes():
 
 
 TO_DATANODES = {"webhdfs, read", "webhdfs, write", "webhdfs, stream"}
-"""Where the NameNode's redirect has the login that it has put there."""
+"""The URL to which the NameNode redirects, with the login that it has added."""

@@ -1,4 +1,4 @@
-"""What another user may do who may write a table's folder and ``_krishiv``: nothing outside."""
+"""Forgeries by another user with write access to a table's folder: no effect outside of it."""
 
 import json
 import logging
@@ -493,7 +493,7 @@ def test_nobody_waits_for_what_is_no_plain_file(table, victim, kind, name):
 
 
 def within(seconds, work):
-    """What some work returns or raises; an error if it takes longer."""
+    """Return the result of some work, or its error; fail if it takes longer."""
     found = []
 
     def run():

@@ -1,4 +1,4 @@
-"""What an epoch log in a store may name, and where a pointer in a table's folder may lead."""
+"""The names that an epoch log in a store may contain, and the targets of a table's pointers."""
 
 import http.server
 import json

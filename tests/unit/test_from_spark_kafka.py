@@ -1,4 +1,4 @@
-"""What docs/from-spark-kafka.md says of each option of Spark's connector, given to ours."""
+"""The statements of docs/from-spark-kafka.md about each option of Spark's connector."""
 
 import re
 

@@ -415,7 +415,7 @@ def test_validate_opens_nothing_but_the_files_it_is_given_and_runs_nothing(tmp_p
 
 
 def test_yaml_is_the_library_s(write):
-    """What the reader bounds is PyYAML's own composer: other texts are read as ever."""
+    """Test that other texts are parsed as by PyYAML, whose composer the reader bounds."""
     text = "a: [1, {b: c}]\nd: |\n  two\n  lines\ne: 'x'\nf: &x {g: h}\ni: *x\n"
     assert read_yaml(text, Problems("f"), lambda text, _: text).plain() == yaml.safe_load(
         write(text).read_text()

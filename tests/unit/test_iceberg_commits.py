@@ -1,4 +1,4 @@
-"""What commits remember is what PyIceberg reads from the files."""
+"""The cached results of commits equal those that PyIceberg reads from the files."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What piles up over months is bounded, whoever reads meanwhile and wherever a driver dies."""
+"""Bounds of data that accumulates over months, with concurrent readers and dying drivers."""
 
 import json
 import logging
@@ -330,7 +330,7 @@ def test_a_metadata_file_that_goes_while_it_is_opened_is_looked_for_again(tmp_pa
 
 
 def dies_at_removal(folder, number, epoch, after, **given):
-    """Whether a driver that commits an epoch dies at its n-th removal of a file."""
+    """Return True if a driver that commits an epoch dies at its n-th removal of a file."""
 
     def work():
         expiry._READING_MS, expiry._LUMP = -60_000, 1

@@ -80,7 +80,7 @@ def test_a_refused_transaction_is_rolled_back(place, monkeypatch):
 
 
 def catalog_row(folder):
-    """How many rows the table has by the row of a catalog whose warehouse was moved."""
+    """Return the number of rows of the table by the row of a catalog whose warehouse was moved."""
     with sqlite3.connect(folder / "catalog.db") as connection:
         (location,) = connection.execute("SELECT metadata_location FROM iceberg_tables").fetchone()
     moved = location.replace(str(folder.parent / "wh"), str(folder))

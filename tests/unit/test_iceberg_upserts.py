@@ -22,7 +22,7 @@ PAIR = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 
 def manifests(folder):
-    """How many manifests name files that are in the table, and how many only others."""
+    """Return the numbers of manifests that name live files, and of those that name only others."""
     table = table_of(folder)
     listed = table.current_snapshot().manifests(table.io)
     live = [one for one in listed if one.added_files_count or one.existing_files_count]

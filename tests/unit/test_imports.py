@@ -1,4 +1,4 @@
-"""What a process of Spark's imports for its role, counted: each query starts a dozen of them."""
+"""The imports of Spark's processes by role, counted: each query starts a dozen of them."""
 
 import json
 import pickle

@@ -359,7 +359,7 @@ SOON = "restart: {attempts: 5, pause: 1 ms}\n"
 
 
 def one_after_the_other(*queries):
-    """What starts each of them in turn."""
+    """Return a function that starts the queries one after the other."""
     left = iter(queries)
     return lambda: next(left)
 

@@ -201,7 +201,7 @@ def test_a_sink_gives_a_cluster_up_soon_until_its_query_has_reached_it(monkeypat
 
 
 def waited_s(checkpoint):
-    """How long a sink waits for a cluster that is not there."""
+    """Return the seconds that a sink waits for a missing cluster."""
     servers = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
     given = {**servers, "checkpointLocation": checkpoint}
     options = KafkaSinkOptions.parse(given, "krishiv-kafka")

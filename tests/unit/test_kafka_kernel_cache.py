@@ -65,7 +65,7 @@ def kept(cache):
 
 
 class Evil:
-    """What another user would have this one run."""
+    """A file with code that another user wants this one to run."""
 
     def __init__(self, sign):
         self.sign = sign

@@ -120,7 +120,7 @@ def test_any_bytes_are_read_or_refused(data, version):
 
 
 def through_the_parser(times, version, body):
-    """What kafka-python hands over for an answer."""
+    """Return an answer as kafka-python passes it on."""
     protocol = KafkaProtocol(client_id="x")
     message = prepare(times).build_message()
     message.API_VERSION = version
@@ -160,7 +160,7 @@ def test_a_damaged_answer_ends_the_connection():
 
 
 def test_the_version_is_one_that_the_broker_has():
-    """Which kafka-python finds out by attributes of the message."""
+    """Test the version, which kafka-python determines by attributes of the message."""
     message = prepare({TopicPartition("t", 0): LATEST}).build_message()
     for newest, wanted in ((3, 3), (9, 9), (99, 11)):
         assert BrokerVersionData(api_versions={2: (0, newest)}).api_version(message) == wanted

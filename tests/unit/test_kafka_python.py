@@ -1,4 +1,4 @@
-"""What is used of kafka-python besides its public names: a version without it is to be noticed."""
+"""The private parts of kafka-python that are used: a version without one must be noticed."""
 
 import socket
 

@@ -63,7 +63,7 @@ def encoded(given, partitions=None, **options):
 
 
 def in_order(batches):
-    """What is read of batches of one partition once a broker has given them their offsets."""
+    """Return the rows that are read from batches of a partition with their offsets by a broker."""
     data, base = b"", 0
     for batch in batches:
         data += moved(batch.to_bytes(), base)

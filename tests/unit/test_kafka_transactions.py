@@ -1,4 +1,4 @@
-"""What a transaction's id looks like now tells what became of the transaction."""
+"""The state of a transaction's id, from which the outcome of the transaction follows."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What an author may name in ``outside``: each kind of function is counted, and still works."""
+"""The functions that an author may name in ``outside``: each kind is counted, and still works."""
 
 import sqlite3
 import sys

@@ -1,4 +1,4 @@
-"""What Spark calls, in the words of the contracts: planning, staging, committing, aborting."""
+"""The calls of Spark in terms of the contracts: planning, staging, committing, aborting."""
 
 import copy
 import pickle
@@ -162,7 +162,7 @@ def make(request, outside):
 
 
 def shipped(write):
-    """What a task gets: the planner's instance, pickled as Spark does it."""
+    """Return the planner's instance as a task gets it, pickled as Spark does it."""
     return pickle.loads(CloudPickleSerializer().dumps(write))
 
 

@@ -316,7 +316,7 @@ def provider(reader):
 
 
 def exported(reader):
-    """What is exported, by name."""
+    """Return the exported metrics by name."""
     data = reader.get_metrics_data()
     scopes = data.resource_metrics[0].scope_metrics if data else []
     return {one.name: one for scope in scopes for one in scope.metrics}

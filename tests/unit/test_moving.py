@@ -344,7 +344,7 @@ def test_what_went_can_be_put_back_from_one_folder_after_a_death(tmp_path, monke
 
 
 def _is_kept(old, path, data):
-    """Whether a file is where it was, or aside."""
+    """Return True if a file is at its path or in the backup."""
     places = [old, *(old / "krishiv-rewound").glob("*")]
     return any((place / path).exists() and (place / path).read_bytes() == data for place in places)
 

@@ -1,4 +1,4 @@
-"""What sinks do with a copied checkpoint, and with one that went back."""
+"""The behaviour of sinks with a copied checkpoint, and with a rewound one."""
 
 import pickle
 
@@ -31,7 +31,7 @@ class Stream(Life):
         self._planned = pickle.loads(pickle.dumps(write))
 
     def run(self, number):
-        """What Spark does for an epoch, after it has planned it."""
+        """Run the steps of Spark for an epoch after its plan."""
         (self.folder / "offsets" / str(number)).write_text(f"v1\n{{}}\n{number}")
         self.epoch(number, rows(10 * number, 10))
         (self.folder / "commits" / str(number)).write_text("v1\n{}")

@@ -208,7 +208,7 @@ class Folder:
         return said(*words, "-o", f"path={self.path}", *more)
 
     def waiting(self, **more):
-        """What our source would read next, from the checkpoint."""
+        """Return the rows that this package's source would read next, from the checkpoint."""
         text = offsets_in(self.new / f"offsets/{max(SparkCheckpoint(str(self.new)).epochs())}")
         options = ParquetReader.options_type.parse({"path": str(self.path), **more}, "test")
         reader = ParquetReader(options, None, streaming=True)

@@ -1,4 +1,4 @@
-"""How rows of partitions become files: few of them, few open, in bounded memory, none left."""
+"""The files of partitions: few of them, few open, in bounded memory, none left over."""
 
 import subprocess
 import sys
@@ -157,7 +157,7 @@ def iceberg_files(folder, rows, **given):
 
 
 def counts_of(files, chunks):
-    """How many rows each file has."""
+    """Return the number of rows in each file."""
     with files:
         for rows in chunks:
             files.write(rows)

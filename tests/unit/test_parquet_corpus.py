@@ -65,7 +65,7 @@ def is_encrypted(name):
 
 
 def expected(name):
-    """What our reader gives, or the name of its error."""
+    """Return the rows of this package's reader, or the name of its error."""
     if name in DAMAGED:
         return "BadFileError"
     if is_encrypted(name):

@@ -112,7 +112,7 @@ def test_files_that_were_copied_without_their_log_are_files_like_any_other(tmp_p
 
 
 def test_a_query_that_begins_during_the_listing_waits(tmp_path, query, monkeypatch):
-    """What it publishes between our look at the tables and the listing is left for later."""
+    """Epochs published between the reading of the tables and the listing are left for later."""
     listed = sink_epochs.SinkEpochs.add_tables
 
     def note(self, paths):
@@ -223,7 +223,7 @@ def test_a_file_of_an_epoch_that_is_gone_is_missed(tmp_path, query):
 
 
 def test_a_batch_read_takes_what_is_there(tmp_path, query):
-    """Who removes old partitions must be able to read the rest."""
+    """A user who removes old partitions must be able to read the rest."""
     query.publish(0, 2)
     lose(tmp_path, query.paths[0])
     source = reader(tmp_path, streaming=False)
@@ -433,7 +433,7 @@ def test_an_epoch_that_was_replaced_before_it_was_read_is_no_loss(tmp_path):
 
 
 def test_every_call_of_a_sink_may_be_its_last(tmp_path):
-    """Whatever is visible of an epoch, a stream reads all of it or none, and loses none."""
+    """A stream reads all visible rows of an epoch or none, and loses none."""
     schema = ids(0, 0).schema
     for step in range(1000):
         table = tmp_path / str(step)

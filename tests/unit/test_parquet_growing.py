@@ -309,7 +309,7 @@ def test_files_that_go_before_they_are_chosen_are_counted(tmp_path):
 
 
 def test_a_thousand_looks_at_a_folder_that_cp_writes_into(tmp_path):
-    """Whatever moment a listing meets: whole files once, and nothing else."""
+    """At any moment of a listing, complete files are read once, and nothing else."""
     folder, origin = tmp_path / "in", tmp_path / "a.parquet"
     folder.mkdir()
     origin.write_bytes(content(range(200_000)))

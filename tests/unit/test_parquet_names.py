@@ -1,4 +1,4 @@
-"""What the names of files say."""
+"""The content of file names."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What an offset of the Parquet source says, in itself or in files of state."""
+"""The content of an offset of the Parquet source, in itself or in files of state."""
 
 import os
 import string
@@ -146,7 +146,7 @@ rounds = st.lists(
 
 @given(rounds)
 def test_the_set_of_read_files_is_exact_wherever_it_is_kept(tmp_path_factory, steps):
-    """What is read stays read; only what is gone and too old may be forgotten."""
+    """Read files stay read; only those that are deleted and too old may be forgotten."""
     state = StreamState(StateLocation(StoreUrl.parse(str(tmp_path_factory.mktemp("state")))), "s")
     seen, everything, present = ReadFileIds(), {}, set()
     for files, is_stored, day in steps:

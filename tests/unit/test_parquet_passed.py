@@ -1,4 +1,4 @@
-"""What is passed over is counted and named, and comes back when its reason is gone."""
+"""Skipped files are counted and named, and are read when their reason no longer applies."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Which files a stream reads, and in what batches."""
+"""The files that a stream reads, and their batches."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""What a stream reads from its files: rows, types, partition columns, event time."""
+"""The rows that a stream reads from its files: types, partition columns, event time."""
 
 import datetime as dt
 import os

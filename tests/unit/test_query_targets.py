@@ -1,4 +1,4 @@
-"""What a checkpoint records of the target of its query, and what a job compares with it."""
+"""The targets that a checkpoint records, and their comparison with those of a job."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What passes between Spark and a reader while a stream stands still."""
+"""The values between Spark and a reader while a stream makes no progress."""
 
 import json
 import pickle
@@ -15,7 +15,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 
 class Position(Offset):
-    """How far it is; it counts how often it was read from a text, and written into one."""
+    """A position that counts how often it was parsed from a text and serialized into one."""
 
     kind = "counted"
 

@@ -1,4 +1,4 @@
-"""What a replay asks of the sources before it changes anything, and what it does about topics."""
+"""The checks of sources by a replay before any change, and its handling of topics."""
 
 import json
 

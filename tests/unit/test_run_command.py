@@ -1,4 +1,4 @@
-"""What ``./run`` promises about parts that fail."""
+"""The promises of ``./run`` about parts that fail."""
 
 import subprocess
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_a_python_that_the_newest_pyspark_does_not_support_has_the_line_before(t
 @pytest.mark.long  # runs xdist in xdist
 @pytest.mark.xdist_group("some")
 def test_xdist_keeps_groups_together(request):
-    """What shares a broker is dealt out otherwise, and each process starts one for itself."""
+    """Tests that share a broker run in one process; otherwise each process would start one."""
     if not hasattr(request.config, "workerinput") or not request.config.getoption("loadgroup"):
         pytest.skip("not one of several processes that pytest-xdist deals groups to")
     assert request.node.nodeid.endswith("@some")

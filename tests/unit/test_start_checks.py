@@ -1,4 +1,4 @@
-"""What a start is refused for by its checkpoint: with real sinks, planned as Spark plans them."""
+"""The reasons to refuse a start because of its checkpoint, with real sinks and Spark's plans."""
 
 import json
 import os
@@ -52,7 +52,7 @@ class Stream(Life):
         self._planned = pickle.loads(pickle.dumps(self.write()))
 
     def run(self, number, first):
-        """What Spark does for an epoch."""
+        """Run the steps of Spark for an epoch."""
         (self.checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{first + 10}")
         self.epoch(number, rows(first, 10))
         (self.checkpoint / "commits" / str(number)).write_text("v1\n{}")

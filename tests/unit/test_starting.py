@@ -59,7 +59,7 @@ class Daemon:
         return psutil.Process(number), connection
 
     def accepts(self, secret):
-        """Whether its workers know a secret, which they read from their environment."""
+        """Return True if its workers know a secret, which they read from their environment."""
         _, connection = self.worker()
         with connection:
             connection.sendall(struct.pack("!i", len(secret)) + secret.encode())
@@ -274,7 +274,7 @@ def test_another_user_is_known_by_the_connection(tmp_path):
 
 
 def peer(listener, user):
-    """What a connection of a user looks like from the other side."""
+    """Return a connection of a user as the other side sees it."""
     me = os.geteuid()
     with socket.socket(socket.AF_UNIX) as connection:
         os.seteuid(user)
@@ -335,7 +335,7 @@ print("forked" if forked else "refused")
 
 
 def asked(environment, module="x", arguments=(), raw=None, command=()):
-    """What a process, a child of the JVM as launchers are, gets from the zygote."""
+    """Return the answer of the zygote to a child of the JVM, as launchers are."""
     (path,) = sockets(environment)
     given = json.dumps([module, list(arguments), raw])
     # By a descriptor of its folder: the path is longer than that of a socket may be.

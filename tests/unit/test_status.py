@@ -193,7 +193,7 @@ def test_a_checkpoint_that_was_rolled_back(checkpoint, over):
 
 
 def test_a_query_that_goes_on_while_it_is_looked_at(checkpoint, monkeypatch):
-    """What was read of the checkpoint before, and of the log after that, does not fit."""
+    """A checkpoint that is read earlier does not fit a log that is read later."""
     plan(checkpoint, 0, memory(1), over=False)
     read = query_status._log_status
 

@@ -1,4 +1,4 @@
-"""How Azure's own client logs in: as obstore does, by options and by the environment."""
+"""The login of Azure's own client: as obstore's, by options and by the environment."""
 
 import sys
 

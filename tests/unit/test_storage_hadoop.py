@@ -1,4 +1,4 @@
-"""Where HDFS answers over HTTP: what options, URLs and Hadoop's files say."""
+"""The HTTP addresses of HDFS by options, URLs and Hadoop's files."""
 
 import pytest
 

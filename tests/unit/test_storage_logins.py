@@ -1,4 +1,4 @@
-"""Which server is given the login of a store, and what is warned of."""
+"""The servers that receive the login of a store, and the warnings about it."""
 
 import json
 import logging

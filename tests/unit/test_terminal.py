@@ -1,4 +1,4 @@
-"""What a terminal would obey in names, rows and error texts of other parties is only displayed."""
+"""Control characters in names, rows and error texts of other programs are only displayed."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""What users write of a view."""
+"""The definition of a view by a user."""
 
 import pytest
 

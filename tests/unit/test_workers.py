@@ -1,4 +1,4 @@
-"""What Spark's workers are spared between tasks."""
+"""The work that Spark's workers skip between tasks."""
 
 import ctypes
 import gc

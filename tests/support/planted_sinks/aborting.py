@@ -52,7 +52,7 @@ class TripsOverNone(TableWriter):
 
 @on_our_base
 class DiscardsOnce(DatabaseWriter):
-    """What is gone already cannot be discarded."""
+    """A sink that cannot discard deleted data a second time."""
 
     def discard(self, staged):
         with transaction(self.folder) as db:
@@ -90,7 +90,7 @@ class SweepsWithoutAge(TableWriter):
 
 @on_pyspark
 class RollsBack(TableWriter):
-    """Whoever begins an epoch takes back what Spark has not logged as committed."""
+    """A sink whose next epoch takes back those that Spark has not logged as committed."""
 
     def __getstate__(self):
         checkpoint = self.options["checkpointlocation"]

@@ -76,7 +76,7 @@ class TakesAFailedLookForNo(ByHand):
 
 @on_our_base
 class TakesTheMarkAway(DatabaseWriter):
-    """Who discards undoes the newest mark too."""
+    """A sink whose discard also removes the newest mark."""
 
     def discard(self, staged):
         super().discard(staged)
@@ -107,7 +107,7 @@ class KeepsOneMark(DatabaseWriter):
 
 @on_our_base
 class OverwritesMarksToo(DatabaseWriter):
-    """Who replaces all rows begins anew."""
+    """A sink that starts again when all rows are replaced."""
 
     def mark(self, db, epoch):
         if self.mode is OutputMode.REPLACE:

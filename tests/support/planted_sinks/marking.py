@@ -68,7 +68,7 @@ class MarksLaterEpochsLast(DatabaseWriter):
             MarksLast.writer_type.publish(self, epoch, staged)
 
     def sweep(self, db, epoch):
-        """What another driver has staged is left, or it could not go wrong."""
+        """Keep data staged by another driver; otherwise the bug could not show."""
         del db, epoch
 
 
@@ -150,7 +150,7 @@ class PublishesWithoutErrors(DatabaseWriter):
 
 @on_our_base
 class LeavesALock(DatabaseWriter):
-    """Whoever publishes holds a lock, also after his death."""
+    """A sink that leaves a lock behind if it dies while publishing."""
 
     def publish(self, epoch, staged):
         lock = self.folder / "lock"
@@ -257,7 +257,7 @@ class WritesOverItsMark(DatabaseWriter):
         db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", mark)
 
     def sweep(self, db, epoch):
-        """What another driver has staged is left, or it could not go wrong."""
+        """Keep data staged by another driver; otherwise the bug could not show."""
         del db, epoch
 
 
@@ -367,7 +367,7 @@ class AnyPiece(BaseModel):
 
 @over_a_log
 class BelievesNames(FolderParticipant):
-    """What an intent names is joined to a path, whoever has written it."""
+    """A sink that joins a name from an intent to a path without a check of its author."""
 
     staged_type = AnyPiece
 

@@ -1,4 +1,4 @@
-"""What the planted sinks write to, and how a writer becomes a format."""
+"""The external system of the planted sinks, and the conversion of a writer to a format."""
 
 import json
 import os

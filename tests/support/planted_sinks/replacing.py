@@ -52,7 +52,7 @@ class AnyResultIsTheNewest(DatabaseWriter):
         db.execute(f"INSERT {how} INTO marks VALUES (?, ?, ?)", mark)
 
     def sweep(self, db, epoch):
-        """What another driver has staged is left, or it could not go wrong."""
+        """Keep data staged by another driver; otherwise the bug could not show."""
         del db, epoch
 
 

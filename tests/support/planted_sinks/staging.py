@@ -33,7 +33,7 @@ class StagesInSight(DatabaseWriter):
 
 @on_our_base
 class AttemptsShareAName(DatabaseWriter):
-    """What an attempt stages is named by its task."""
+    """A sink whose attempts of a task stage under the same name."""
 
     def name(self, task):
         return f"{task.query}/{task.epoch}/{task.partition}"
@@ -183,7 +183,7 @@ remembered_mark = functools.cache(newest_epoch)
 
 @on_our_base
 class RemembersItsFirstLook(DatabaseWriter):
-    """What was committed last is looked up once in each process."""
+    """A sink that reads the last commit only once per process."""
 
     def last_committed(self, query):
         return remembered_mark(self.folder, query)

@@ -67,7 +67,7 @@ def newest_epoch(folder, query) -> CommittedEpoch | None:
 
 
 def visible_rows(folder) -> Iterator[dict]:
-    """What a reader sees, by the table's own columns."""
+    """Yield the rows that a reader sees, by the table's own columns."""
     with connection(folder) as db:
         if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'visible'").fetchall():
             found = db.execute("SELECT * FROM visible")
@@ -268,7 +268,7 @@ class TableFormat:
         return {*os.listdir(self.aside), *os.listdir(self.data)} - {*self.files()}
 
     def rows(self) -> Iterator[list]:
-        """What a reader sees; a data file that is gone has no rows."""
+        """Yield the rows that a reader sees; a deleted data file has none."""
         entries = self.entries()
         first = max((n for n, entry in enumerate(entries) if entry["replaces"]), default=0)
         for file in (file for entry in entries[first:] for file in entry["files"]):

@@ -108,7 +108,7 @@ class SweepsItsOwn(DatabaseWriter):
 
 @on_our_base
 class LeavesWhatWasLost(SweepsItsOwn):
-    """What was published or discarded goes, but some attempts are lost without a word."""
+    """A sink that deletes published and discarded data, but silently loses some attempts."""
 
 
 @on_our_base

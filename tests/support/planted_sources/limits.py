@@ -88,7 +88,7 @@ class NeverEnds(FolderReader):
 
 @on_our_base
 class EndsAtItsFirstLook(FolderReader):
-    """What is there is asked for too late."""
+    """A source that reads its end too late."""
 
     def freeze(self):
         self.is_ending = True
@@ -206,7 +206,7 @@ class ReadsOnceInAProcess(FolderReader):
 
 @on_our_base
 class ServesOneQuery(FolderReader):
-    """What one query has done is gone for all others, and nobody says so."""
+    """A source that deletes the data of one query, and silently loses it for all others."""
 
     def committed(self, end):
         for number in range(end.next):

@@ -69,7 +69,7 @@ class PartsOverlap(FolderReader):
 
 @on_our_base
 class ConsumesWhileReading(FolderReader):
-    """What was read is marked by another name, and passed over from then on."""
+    """A source that renames files as it reads them, and skips them afterwards."""
 
     def rows(self, numbers):
         for number in numbers:
@@ -117,7 +117,7 @@ class TakesAnErrorForAMissingFile(FolderReader):
 
 @on_our_base
 class LeavesALock(FolderReader):
-    """Who dies while reading leaves its lock behind."""
+    """A source that leaves a lock behind if it dies while reading."""
 
     def rows(self, numbers):
         lock = Path(self.folder) / f".lock-{numbers.start}"
@@ -128,7 +128,7 @@ class LeavesALock(FolderReader):
 
 @on_our_base
 class ReadsHiddenFiles(FolderReader):
-    """What is still being written counts as the next file."""
+    """A source that counts a file that is still being written as the next one."""
 
     def newest(self):
         return len(os.listdir(self.folder))

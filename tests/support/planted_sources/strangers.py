@@ -1,4 +1,4 @@
-"""What somebody who writes a first source gets wrong: values, pages, borders, and ends."""
+"""Mistakes of the author of a first source: values, pages, borders, and ends."""
 
 import contextlib
 
@@ -110,7 +110,7 @@ class IsAlwaysOneTask(FolderReader):
 
 @on_our_base
 class BatchStopsAtItsLimit(FolderReader):
-    """What a stream would take in one batch is all that a batch read has."""
+    """A source whose batch read returns only as much as one batch of a stream."""
 
     def limited(self, first, newest, limit):
         return super().limited(first, newest, limit if self.streaming else Limit(rows=_PAGE))

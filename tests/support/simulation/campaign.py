@@ -49,14 +49,14 @@ class Failure:
 
 @dataclass
 class Campaign:
-    """What came of many histories.
+    """The result of many histories.
 
     Attributes:
-        histories: How many were played.
+        histories: Number of histories.
         steps: Calls in all of them.
-        incidents: That happened in them.
-        seconds: Of this machine.
-        failure: The first one; no history is played after it.
+        incidents: Number of incidents in them.
+        seconds: Time on this machine.
+        failure: The first failure; no history is played after it.
     """
 
     histories: int = 0

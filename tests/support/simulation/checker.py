@@ -64,7 +64,7 @@ class Checker:
             self._commit(plan)
 
     def _is_taken_over(self, by: int) -> bool:
-        """Whether another planner has begun after this one was done, and is done itself."""
+        """Return True if another planner has started after this one ended, and has ended itself."""
         mine = self._begun[by]
         return any(
             mine < planned < self._begun.get(who, 0) for who, planned in self._planned.items()

@@ -40,12 +40,12 @@ Answered = tuple[Any, ...]
 
 @dataclass
 class Ticket:
-    """What somebody was given by InitProducerId, and what he has sent with it.
+    """The result of an InitProducerId for a client, and the records that it has sent.
 
     Attributes:
         name: The transactional id.
         producer: Producer id.
-        epoch: Of the producer.
+        epoch: The epoch of the producer.
         sent: Records, by partition.
     """
 
@@ -161,7 +161,7 @@ class Conversation:
         return now.state, self._shown(now.producer_id), now.producer_epoch, sorted(now.partitions)
 
     def is_settled(self, name: str) -> bool:
-        """Whether the markers of an id's transaction are written."""
+        """Return True if the markers of an id's transaction are written."""
         return self.describe(name)[0] not in _PREPARED
 
     def ends(self, partition: int) -> Answered:

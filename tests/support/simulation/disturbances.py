@@ -1,4 +1,4 @@
-"""What each kind of incident does, at the call where it happens."""
+"""The effect of each kind of incident, at the call where it happens."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _double(play: Play, number: int, call: Call) -> Any:
 
 
 def _hold_up(play: Play, number: int, call: Call) -> Any:
-    """Whoever calls sleeps, for some steps or until nobody else can go on."""
+    """Put the caller to sleep, for some steps or until no other actor can continue."""
     world, actor = play.world, play.world.current
     world.scheduler.neglect(actor)
     if number % 4:

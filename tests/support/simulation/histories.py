@@ -20,13 +20,13 @@ _MOODS = (0.3, 1, 3)
 
 @dataclass(frozen=True)
 class Kind:
-    """Which histories are played; by default, all that there may be.
+    """The kind of histories to play; by default, all.
 
     Attributes:
-        fixed: What is so in each of them, by attributes of `Scenario`.
-        incidents: What goes wrong in them: weights by kinds of incidents; empty for any.
-        places: Near which calls.
-        gaps: Steps between two incidents, on average: one of these for each history.
+        fixed: Constant values, by attributes of `Scenario`.
+        incidents: Weights by kinds of incidents; empty for any.
+        places: Calls near which incidents happen.
+        gaps: Mean steps between two incidents: one of these for each history.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What happened in a history, as far as somebody outside of the code can tell."""
+"""The events of a history, as far as an observer outside of the code can see them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["Event", "History", "Plan"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What Spark planned for an epoch: rows are numbers, and each belongs to one epoch.
+    """Spark's plan of an epoch: rows are numbers, and each belongs to one epoch.
 
     Attributes:
         epoch: Its number.
         begins: First row.
-        ends: After the last row.
+        ends: The number after the last row.
     """
 
     epoch: int
@@ -66,6 +66,6 @@ class History:
             listener(event)
 
     def runs(self, plan: Plan | None = None) -> int:
-        """How often Spark has run a plan so far; without one, any."""
+        """Return how often Spark has run a plan so far; without one, any plan."""
         planned = (event.plan for event in self.events if event.kind == "planned")
         return sum(1 for each in planned if plan in {None, each})

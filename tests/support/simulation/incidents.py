@@ -1,4 +1,4 @@
-"""What goes wrong in a history, and at which of its steps: drawn from a seed, or given."""
+"""The incidents of a history, and the steps at which they happen: drawn from a seed, or given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACES = (
     *("", "", "", "", "create", "replace", "remove", "list", "read 0", "stage", "show", "take"),
     *("EndTxn", "InitProducerId", "Describe", "Produce", "AddPartitions", "/commits/", "read rows"),
 )
-"""Where it matters more than elsewhere what goes wrong."""
+"""Calls near which an incident matters more than elsewhere."""
 
 
 @dataclass(frozen=True, order=True)
@@ -37,7 +37,7 @@ class Incident:
     near: str = ""
 
     def is_late(self, step: int) -> bool:
-        """Whether it does not happen any more."""
+        """Return True if the incident can no longer happen."""
         return step >= self.at + _PATIENCE and self.near != ""
 
 

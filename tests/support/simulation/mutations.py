@@ -53,17 +53,17 @@ class Mutation:
             yield
 
     def caught(self, seed: int) -> int | None:
-        """How many histories it takes from a seed on; None if that is more than `within`."""
+        """Return the number of histories that it takes from a seed on; None if over `within`."""
         for tried in range(self.within):
             if self._fails(seed + tried):
                 return tried + 1
         return None
 
     def _fails(self, seed: int) -> bool:
-        """Whether a history fails without the rule only.
+        """Return True if a history fails only without the rule.
 
         Raises:
-            AssertionError: If it fails since the switch does not fit the code any more.
+            AssertionError: If it fails because the switch no longer fits the code.
         """
         with self.switched_off():
             violation = history(seed, self.kind).violation

@@ -34,13 +34,13 @@ _AGES_MS = 10 * 3_600_000
 
 @dataclass(frozen=True)
 class Played:
-    """What came of a history.
+    """The result of a history.
 
     Attributes:
-        violation: What must not have happened; None if nothing of that kind has.
-        steps: How many it had.
-        incidents: What went wrong in it.
-        tale: A line for each step, if that was asked for.
+        violation: The violation; None if there was none.
+        steps: Number of steps.
+        incidents: The incidents in it.
+        tale: A line for each step, if that was requested.
     """
 
     violation: str | None

@@ -1,4 +1,4 @@
-"""What is so from the begin of a history to its end; drawn from a seed, or given."""
+"""The constant properties of a history; drawn from a seed, or given."""
 
 from __future__ import annotations
 
@@ -93,5 +93,5 @@ class Scenario:
         return cls(**{**picked, **fixed})
 
     def changes(self) -> dict[str, Any]:
-        """What is not as it is by default."""
+        """Return the properties that differ from their defaults."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}

@@ -77,11 +77,11 @@ class Actor:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Return True if the actor will take no more steps."""
         return self.is_done or not self.process.alive
 
     def is_ready(self, now_ms: int) -> bool:
-        """Whether it can go on at a time."""
+        """Return True if the actor can continue at a time."""
         return self.until_ms <= now_ms and (self.condition is None or self.condition())
 
 
@@ -119,7 +119,7 @@ class Scheduler:
         actor.priority = self._lowest
 
     def others(self, now_ms: int) -> list[Actor]:
-        """Who else could go on."""
+        """Return the other actors that could continue."""
         return [a for a in self._standing() if a is not self.current and a.is_ready(now_ms)]
 
     def _standing(self) -> list[Actor]:

@@ -1,6 +1,6 @@
-"""Where production code meets the simulation: all that is put in the place of something else.
+"""The seams between production code and the simulation: all names that are replaced.
 
-Nothing of the code that is simulated is changed but what these names mean to it.
+Only the meaning of these names changes; the simulated code itself is unchanged.
 """
 
 from __future__ import annotations

@@ -28,17 +28,17 @@ SCHEMA = pa.schema([("value", pa.string())])
 
 
 class Parcel(Value):
-    """What a task has staged."""
+    """The staged data of a task."""
 
     name: str
     generation: int
 
 
 class Shelf:
-    """What readers see, and what they do not see yet.
+    """The visible and the staged data of a target.
 
     Attributes:
-        rooms: By generation, what it has staged: rows by the name of the parcel.
+        rooms: Staged rows of each generation, by the name of the parcel.
         shown: Rows that readers see, by the name of the parcel.
     """
 

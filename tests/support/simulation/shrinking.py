@@ -47,7 +47,7 @@ def shrunk(
 
 
 def _simpler(scenario: Scenario, incidents: tuple[Incident, ...]) -> Iterator[Case]:
-    """What may be tried next, the greatest steps first."""
+    """Yield simpler histories to try next, the greatest steps first."""
     length = len(incidents)
     while length:
         for begin in range(0, len(incidents), length):

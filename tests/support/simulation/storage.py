@@ -43,13 +43,13 @@ class Store:
         return True
 
     def first_half(self) -> tuple[dict[str, str], str]:
-        """What is listed first, each with its version, and where that ends."""
+        """Return the first part of a listing, each name with its version, and its end."""
         names = sorted(self.objects)
         end = names[len(names) // 2] if names else ""
         return self._versions(name for name in names if self._is_early(name, end)), end
 
     def second_half(self, end: str) -> dict[str, str]:
-        """What is listed after that."""
+        """Return the rest of a listing."""
         return self._versions(name for name in self.objects if not self._is_early(name, end))
 
     def _versions(self, names: Iterable[str]) -> dict[str, str]:
@@ -116,7 +116,7 @@ class Checkpoint:
         return None if text is None else text.encode()
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder."""
+        """Return the names in a folder."""
         names: list[str] = self._world.call(
             CHECKPOINT, f"list {folder}", lambda: self._names(folder)
         )

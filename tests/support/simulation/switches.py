@@ -1,4 +1,4 @@
-"""What stands in the place of a rule that is switched off."""
+"""The code that replaces a rule that is switched off."""
 
 from __future__ import annotations
 
@@ -136,11 +136,11 @@ def fresh(
 
 
 def settle_blindly(participant: KafkaParticipant, epoch: Any, staged: Any, refused: Any) -> None:
-    """What is refused has been committed before."""
+    """Take a refused commit for a committed one."""
 
 
 def outcome_of_state(transaction: Any, now: Any) -> Outcome:
-    """Whoever's transaction it is that the coordinator knows."""
+    """Return the outcome of a transaction by the coordinator's state, of whichever producer."""
     del transaction
     found = {"Ongoing": Outcome.OPEN, "Empty": Outcome.UNKNOWN, "Gone": Outcome.UNKNOWN}
     return found.get(now.state, Outcome.COMMITTED if "Commit" in now.state else Outcome.ABORTED)

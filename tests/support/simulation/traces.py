@@ -32,7 +32,7 @@ _REQUESTS = {
     "Remove": "remove",
     "RemoveSnapshot": "remove",
 }
-"""What the code asks its journal for in a step of the model; in other steps for nothing."""
+"""Requests of the code to its journal in a step of the model; there are none in other steps."""
 
 
 class DivergedError(AssertionError):
@@ -105,7 +105,7 @@ class Replay:
 
     @property
     def objects(self) -> dict[str, bytes]:
-        """What is in the store."""
+        """Return the objects in the store."""
         return self._store.objects
 
 
@@ -191,7 +191,7 @@ class _Process:
 
 
 def _listing(step: str) -> Listing | None:
-    """What a listing has found, which need not be what was there at one moment."""
+    """Return the result of a listing, which need not be the state at one moment."""
     entries, snapshots = (_numbers(step, kind) for kind in ("entries", "snapshots"))
     names = [*map(entry_name, entries), *map(snapshot_name, snapshots)]
     return Listing(dict.fromkeys(names, "")) if "found |->" in step else None

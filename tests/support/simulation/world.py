@@ -24,12 +24,12 @@ _MOST_STEPS = 30_000
 
 @dataclass(frozen=True)
 class CallKind:
-    """What can be called, and how it fails.
+    """A kind of call, and its failure.
 
     Attributes:
         name: Such as "journal".
-        error: Makes the error that the caller sees if an answer does not come.
-        repeats: Whether something below the caller asks again, without the caller's knowledge.
+        error: Makes the error that the caller gets if an answer is missing.
+        repeats: True if a lower layer repeats the call without the caller's knowledge.
     """
 
     name: str
@@ -53,22 +53,22 @@ class Call:
 
     @property
     def name(self) -> str:
-        """What is called, in a word or two."""
+        """The name of the call, in a word or two."""
         return self.what if isinstance(self.what, str) else str(getattr(self.what, "name", ""))
 
 
 class World:
-    """What all parts of a history share.
+    """The state that all parts of a history share.
 
     Args:
-        incidents: What goes wrong.
-        disturb: Does it; given the world, an incident and the call at which it happens.
-        tale: Where each call is told; None for nowhere.
+        incidents: The incidents.
+        disturb: Applies one; called with the world, an incident and the call at which it happens.
+        tale: Receives each call; None for no report.
 
     Attributes:
         steps: Calls so far.
-        violation: What must not have happened, once it has.
-        is_over: From then on nothing happens any more.
+        violation: The violation, once there is one.
+        is_over: True from the moment on when nothing happens any more.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class World:
 
     @property
     def current(self) -> Actor:
-        """Whose turn it is."""
+        """The actor whose turn it is."""
         actor = self.scheduler.current
         assert actor is not None
         return actor

@@ -99,10 +99,10 @@ class Cluster(Leaders):
     # --- messages
 
     def answer(self, node: int, request: Any) -> Any:
-        """What a broker answers.
+        """Return the answer of a broker.
 
         Raises:
-            KafkaConnectionError: If it is away.
+            KafkaConnectionError: If it cannot be reached.
         """
         if node in self.down:
             raise KafkaConnectionError(f"broker {node} is away")
@@ -112,7 +112,7 @@ class Cluster(Leaders):
         return handler(node, request)
 
     def _guarded(self, node: int, name: str, work: Callable[[], Any]) -> tuple[int, Any]:
-        """What only the coordinator of an id does: the number of an error, and the value."""
+        """Return the error number and the value of an operation of an id's coordinator."""
         if node != self.coordinator_of(name):
             return NOT_COORDINATOR, None
         try:

@@ -1,4 +1,4 @@
-"""What transaction coordinators know of a transactional id, and what they answer.
+"""The state of transactional ids in transaction coordinators, and their answers.
 
 After ``TransactionCoordinator`` and ``TransactionMetadata`` of Kafka 4.3; the tests in
 `tests/brokers/test_kafka_simulated.py` compare every answer with that of a real broker.
@@ -41,20 +41,20 @@ class KafkaRefusal(Exception):  # noqa: N818  an answer, not a failure
 
 @dataclass
 class Known:
-    """What is known of an id (``TransactionMetadata``).
+    """The state of an id (``TransactionMetadata``).
 
     Attributes:
         producer: Its producer id.
         epoch: The producer's epoch; -1 if the id is new.
-        last_epoch: What the epoch was before, if the producer itself has raised it.
-        previous: The producer id before.
-        following: The producer id to come, when the epochs of this one are used up.
-        state: As DescribeTransactions has it.
+        last_epoch: The previous epoch, if the producer itself has raised it.
+        previous: The previous producer id.
+        following: The next producer id, when the epochs of this one are used up.
+        state: As in DescribeTransactions.
         partitions: Partitions of the transaction.
-        begun_ms: When the transaction began; -1 without one.
-        timeout_ms: How long it may be open.
-        used_ms: When anything was asked last.
-        rules: Of the newest transaction, 1 or 2.
+        begun_ms: Start time of the transaction; -1 without one.
+        timeout_ms: Maximum time that it may be open.
+        used_ms: Time of the last request.
+        rules: Version of the newest transaction, 1 or 2.
     """
 
     producer: int

@@ -68,7 +68,7 @@ class Leaders:
             self._shown(decided)
 
     def batches_of(self, ended: Ended) -> list[Arrived]:
-        """What a transaction consists of whose markers are not written yet."""
+        """Return the batches of a transaction whose markers are not written yet."""
         logs = (self.partitions[tp] for tp in ended.partitions)
         return [batch for log in logs for batch in log.open_batches(ended.producer)]
 
@@ -169,7 +169,7 @@ class Leaders:
 
 
 def _as_leaders_say(code: int, rules: int) -> int:
-    """How a leader hands on what the coordinator has told it."""
+    """Return the answer of a leader that forwards the coordinator's."""
     if code == CONCURRENT_TRANSACTIONS and rules == 1:
         return _NOT_ENOUGH
     return {PRODUCER_FENCED: INVALID_PRODUCER_EPOCH}.get(code, code)

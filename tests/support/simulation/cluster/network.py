@@ -20,14 +20,14 @@ _SILENCE_MS = 100
 
 
 class Message(NamedTuple):
-    """What is sent to a broker."""
+    """A message to a broker."""
 
     broker: int
     request: Any
 
     @property
     def name(self) -> str:
-        """Which kind of message."""
+        """The kind of the message."""
         return type(self.request).__name__
 
     def __str__(self) -> str:

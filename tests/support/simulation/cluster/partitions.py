@@ -59,12 +59,12 @@ def arrived(data: bytes) -> Arrived:
 
 @dataclass
 class _Producer:
-    """What a leader remembers of a producer (``ProducerStateEntry``).
+    """The state of a producer in a leader (``ProducerStateEntry``).
 
     Attributes:
-        epoch: The newest that was seen.
-        batches: First and last sequence and offset of those that came last.
-        open_at: Where its open transaction begins; None without one.
+        epoch: The newest epoch so far.
+        batches: First and last sequence and offset of the newest batches.
+        open_at: Start of its open transaction; None without one.
     """
 
     epoch: int = -1
@@ -102,7 +102,7 @@ class Partition:
         return min(opened, default=self.end)
 
     def is_open(self, producer: int, epoch: int) -> bool:
-        """Whether a producer has a transaction open here."""
+        """Return True if a producer has an open transaction here."""
         known = self._producers.get(producer)
         return known is not None and known.open_at is not None and known.epoch == epoch
 

@@ -1,4 +1,4 @@
-"""Whoever runs drivers: a cluster manager, and the people who start a query again."""
+"""The operators of drivers: a cluster manager, and the people who restart a query."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Spark:
         return [driver for driver in self.drivers if not driver.is_over]
 
     def driver_of(self, actor: Actor) -> Driver | None:
-        """Whose process an actor is in."""
+        """Return the driver in whose process an actor runs."""
         mine = (d for d in self.drivers if actor.process in {d.process, *d.processes})
         return next(mine, None)
 

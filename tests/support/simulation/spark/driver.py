@@ -120,7 +120,7 @@ class Driver:
         return plan
 
     def _end(self, epoch: int) -> int:
-        """Where an epoch ends; for that before the first one, where the source begins."""
+        """Return the end of an epoch; of the one before the first, the start of the source."""
         if epoch < 0:
             return 0
         text = self._checkpoint.files[f"{LOCATION}/offsets/{epoch}"]

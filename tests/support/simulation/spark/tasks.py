@@ -28,7 +28,7 @@ class JobFailedError(Exception):
 
 
 class Host(Protocol):
-    """Where Python workers come from."""
+    """A host that starts Python workers."""
 
     def take(self) -> Process:
         """A worker; one that was used before, or a new one."""
@@ -41,7 +41,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True)
 class TaskSide:
-    """What Spark's ``TaskContext`` says on an executor."""
+    """The values of Spark's ``TaskContext`` on an executor."""
 
     epoch: int
     query: str
@@ -74,7 +74,7 @@ class Attempt:
 
 
 def rows_of_task(plan: Plan, task: int, tasks: int, shift: int) -> list[int]:
-    """Which rows of a plan a task reads."""
+    """Return the rows of a plan that a task reads."""
     return [row for row in plan.rows if (row + shift) % tasks == task]
 
 
