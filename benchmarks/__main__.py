@@ -249,7 +249,7 @@ def _command(given: dict[str, Any], pyspark: str) -> str:
 
 
 def _line(pyspark: str) -> list[str]:
-    """The option of ./run that picks this version, unless it is the one that it picks itself."""
+    """Return the option of ./run that picks this version; empty for the default one."""
     line = ".".join(pyspark.split(".")[:2])
     return [] if line == _NEWEST else ["--spark", line]
 

@@ -1,4 +1,4 @@
-"""What PySpark takes for itself: a sink in Python that drops rows, and a source that repeats them.
+"""The cost of PySpark itself: a sink in Python that drops rows, and a source that repeats them.
 
 No connector in Python can be faster: they spare their workers what ours are spared (`tune_worker`).
 Their classes are local, so that they are pickled by value.

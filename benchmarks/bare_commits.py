@@ -48,7 +48,7 @@ class Loop:
 
 
 def synced_files(folder: Path) -> Loop:
-    """A Parquet file and a mark beside it, both synced and renamed: no sink can do with less."""
+    """Write a Parquet file and a mark, both synced and renamed: the least that any sink does."""
     table = pa.Table.from_batches([BATCH])
 
     def commit(number: int) -> None:

@@ -44,7 +44,7 @@ class _BareBroker:
         self._number = 0
 
     def ask(self, request: Any) -> Any:
-        """The answer to a message."""
+        """Return the answer to a message."""
         if request.API_VERSION is None:
             request.API_VERSION = _VERSIONS[type(request).__name__]
         self._number += 1

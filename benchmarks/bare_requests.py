@@ -17,7 +17,7 @@ _Uploads = dict[str, tuple[str, list[str]]]
 
 
 def repeated(requests: Sequence[Request], of: Place, place: Place) -> Loop:
-    """A loop that sends them one after the other, over and over.
+    """Return a loop that sends the requests one after the other, repeatedly.
 
     Args:
         requests: What an epoch has asked.
@@ -48,7 +48,7 @@ def _list(client: Any, bucket: str, request: Request, _written: str, _open: _Upl
 
 
 def _read(client: Any, bucket: str, request: Request, _written: str, _open: _Uploads) -> None:
-    """What is no more is answered no slower."""
+    """Check that old data is not slower to answer."""
     with suppress(client.exceptions.NoSuchKey):
         client.get_object(Bucket=bucket, Key=request.key)["Body"].read()
 

@@ -1,4 +1,4 @@
-"""What a benchmark is given, and how it becomes known by a name."""
+"""Benchmarks: their arguments, and their registration under a name."""
 
 from __future__ import annotations
 
@@ -110,6 +110,6 @@ def benchmark(
 
 @contextmanager
 def scratch(parent: Path) -> Iterator[Path]:
-    """A new folder that is gone afterwards."""
+    """Create a new folder, which is deleted afterwards."""
     with tempfile.TemporaryDirectory(dir=parent, prefix="krishiv-bench-") as folder:
         yield Path(folder)

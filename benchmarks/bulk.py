@@ -1,4 +1,4 @@
-"""How fast many rows are written by a batch job."""
+"""The speed at which a batch job writes many rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Job:
     clear: Callable[[], object] = lambda: None
 
     def once(self, rows: Any, watched: AbstractContextManager[None]) -> float:
-        """How long it takes, in seconds.
+        """Measure and return the duration of one write, in seconds.
 
         Args:
             rows: To be written, with ids from 0 on; what is there afterwards is compared.
@@ -54,7 +54,7 @@ class Job:
 
 @benchmark("parquet.bulk")
 def bulk(run: Run) -> Iterator[Figure]:
-    """A batch of 10 million rows of about 110 bytes, against Spark's own sink.
+    """Compare a batch of 10 million rows of about 110 bytes with Spark's own sink.
 
     The noop sink shows what making the rows costs alone, and a sink in Python that drops them what
     PySpark takes for itself.
@@ -64,7 +64,7 @@ def bulk(run: Run) -> Iterator[Figure]:
 
 @benchmark("parquet.bulk.partitioned")
 def partitioned(run: Run) -> Iterator[Figure]:
-    """The same into 24 partition folders."""
+    """Compare the same batch into 24 partition folders."""
     yield from _into_parquet(run, {"partitionBy": "part"})
 
 

@@ -12,7 +12,7 @@ _AT_ONCE = 200  # partitions: kafka-python looks at all that are assigned for ea
 
 
 def totals(table: Path, column: str) -> tuple[int, int]:
-    """Number of rows and sum of a column over every Parquet file below a folder, by DuckDB.
+    """Return the number of rows and the sum of a column over all Parquet files, by DuckDB.
 
     Files in folders that Spark and we ourselves hide (``_temporary``, ``_krishiv``) would be read
     as well: if one is left there that looks like data, the numbers are wrong, and should be.
@@ -26,7 +26,7 @@ def totals(table: Path, column: str) -> tuple[int, int]:
 
 
 def memory_totals(result: str, column: str) -> tuple[int, int]:
-    """The same of a memory result, which only the package itself can read."""
+    """Return the same for a memory result, which only the package itself can read."""
     from krishiv_spark import memory_table
 
     table = memory_table(result)
@@ -36,7 +36,7 @@ def memory_totals(result: str, column: str) -> tuple[int, int]:
 def table_totals(
     warehouse: Path, column: str, table: str = "db.rows", catalog: str = "krishiv"
 ) -> tuple[int, int]:
-    """The same of an Iceberg table in an embedded catalog, by PyIceberg alone."""
+    """Return the same for an Iceberg table in an embedded catalog, by PyIceberg alone."""
     import pyarrow.compute as pc
     from pyiceberg.catalog.sql import SqlCatalog
 
@@ -46,7 +46,7 @@ def table_totals(
 
 
 def consumed(topics: Topics, name: str) -> tuple[int, int]:
-    """Number of records and sum of their numbers, for kafka-python's own consumer.
+    """Return the number of records and the sum of their numbers, by kafka-python's consumer.
 
     It reads what is committed, to the end as it is now: brokers make a committed transaction
     visible one partition after the other, which is waited for.

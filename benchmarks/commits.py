@@ -1,4 +1,4 @@
-"""What an epoch costs apart from Spark: plan, stage a tiny batch, commit."""
+"""The cost of an epoch apart from Spark: plan, stage a tiny batch, commit."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _beside_appends(run: Run) -> Iterator[Figure]:
 
 @benchmark("commits.growth", long=True)
 def growth(run: Run) -> Iterator[Figure]:
-    """A commit at epoch 100 000 beside one at epoch 10, and restarts after so long a history.
+    """Compare commits at epochs 100 000 and 10, and measure restarts after so long a history.
 
     Both tables are written in turn, commit by commit, so that each pair meets the same machine.
     """
@@ -166,7 +166,7 @@ def _grow(run: Run, life: Life, epochs: int) -> None:
 
 
 def _pairs(run: Run, old: Life, folder: Path) -> list[tuple[float, float]]:
-    """Times of a commit into a young table and into the old one, in turn."""
+    """Return the times of commits into a young table and into the old one, in turn."""
     pairs: list[tuple[float, float]] = []
     for number in range(2, 32):
         young = parquet_life(folder / f"table-{number}")

@@ -1,4 +1,4 @@
-"""What Spark's processes use while something runs: cores and memory."""
+"""The cores and memory that Spark's processes use while something runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Usage:
     spent: dict[int, float] = field(default_factory=dict)
 
     def begin(self, jvm: psutil.Process) -> None:
-        """The first look."""
+        """Take the first reading."""
         self.look(jvm)
         self.begun = dict(self.spent)
 
@@ -66,7 +66,7 @@ class Usage:
 
 @dataclass
 class Costs:
-    """What runs have used, by the name of what ran.
+    """The resources that runs have used, by the name of what ran.
 
     Attributes:
         spark: The session, whose JVM and workers are looked at.

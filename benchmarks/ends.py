@@ -1,4 +1,4 @@
-"""How fast rows go from one system into another, in one large batch of a stream."""
+"""The speed of rows from one system into another, in one large batch of a stream."""
 
 from __future__ import annotations
 

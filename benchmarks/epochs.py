@@ -1,4 +1,4 @@
-"""What an epoch costs under Spark, for more tasks and for more rows."""
+"""The cost of an epoch under Spark, for more tasks and for more rows."""
 
 from __future__ import annotations
 

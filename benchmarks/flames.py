@@ -50,7 +50,7 @@ def watched(file: Path, *, raw: bool = False) -> Iterator[None]:
 
 
 def _started(file: Path, told: IO[str], form: Sequence[str]) -> subprocess.Popen[bytes]:
-    """A watcher that looks already."""
+    """Start a watcher, and return when it observes the process."""
     which_one = ["--pid", str(os.getpid()), "--subprocesses"]
     how = ["--rate", _RATE, "--function", *form, "--output", str(file)]
     command = [_program(), "record", *which_one, *how]
@@ -76,7 +76,7 @@ def _end(watcher: subprocess.Popen[bytes]) -> None:
 
 
 def _text(told: IO[str]) -> str:
-    """What there is so far; pread leaves the position alone, which the watcher writes at."""
+    """Return the samples so far; pread keeps the position, at which the watcher writes."""
     return os.pread(told.fileno(), 1_000_000, 0).decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""How fast many rows are written into an Iceberg table by a batch job."""
+"""The speed at which a batch job writes many rows into an Iceberg table."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _PARTITIONS = 100
 
 @benchmark("iceberg.bulk", "pyiceberg", peers=(ICEBERG,), alone=True)
 def bulk(run: Run) -> Iterator[Figure]:
-    """A batch of 10 million rows of about 110 bytes, against Iceberg's own connector."""
+    """Compare a batch of 10 million rows of about 110 bytes with Iceberg's own connector."""
     with warehouse(run, "krishiv_bulk") as place:
         yield from _compared(run, place, None)
 
 
 @benchmark("iceberg.bulk.partitioned", "pyiceberg", peers=(ICEBERG,), alone=True, long=True)
 def partitioned(run: Run) -> Iterator[Figure]:
-    """The same into 100 partitions."""
+    """Compare the same batch into 100 partitions."""
     with warehouse(run, "krishiv_bulk_partitioned") as place:
         yield from _compared(run, place, "part")
 

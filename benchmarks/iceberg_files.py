@@ -1,4 +1,4 @@
-"""How looking at an Iceberg table, and planning, grow with its files."""
+"""The growth of metadata reads and planning with the files of an Iceberg table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OF_A_BATCH = 100
 
 @benchmark("iceberg.files", "pyiceberg", peers=(ICEBERG,), alone=True, long=True)
 def files(run: Run) -> Iterator[Figure]:
-    """Looks, plans and the planner's memory for tables of 1 000, 10 000 and 100 000 files.
+    """Measure listing, planning and the planner's memory for 1 000, 10 000 and 100 000 files.
 
     The files are one file under many names, and as many snapshots as there are hundredths of them
     have added them.
@@ -57,7 +57,7 @@ def files(run: Run) -> Iterator[Figure]:
 
 
 def filled(run: Run, place: Warehouse, count: int, snapshots: int) -> Mapping[str, str]:
-    """A table of so many files, added by so many snapshots, without a JVM.
+    """Create a table of so many files, added by so many snapshots, without a JVM.
 
     Args:
         run: The call of the command.
@@ -93,7 +93,7 @@ def _first_file(table: Table) -> DataFile:
 
 
 def _append(table: Table, first: DataFile, paths: list[str]) -> None:
-    """A snapshot that adds one file under many names; links cost nothing."""
+    """Commit a snapshot that adds one file under many names; links cost nothing."""
     from pyiceberg.manifest import DataFile
 
     with table.transaction() as change, change.update_snapshot().fast_append() as append:
@@ -111,7 +111,7 @@ def _append(table: Table, first: DataFile, paths: list[str]) -> None:
 
 @dataclass(frozen=True)
 class _Plans:
-    """What a planner does, in a process of its own.
+    """A planner at work in a process of its own.
 
     Attributes:
         options: Of our source.

@@ -1,4 +1,4 @@
-"""How fast rows of an Iceberg table are read, beside Iceberg's own connector.
+"""The speed at which rows of an Iceberg table are read, beside Iceberg's own connector.
 
 That one exists for PySpark 4.1: ``./run bench --spark 4.1 --only iceberg``.
 """
@@ -35,7 +35,7 @@ goal, ours shall be as fast as that one."""
 
 @benchmark("iceberg.read", "pyiceberg", peers=(ICEBERG,), alone=True)
 def read(run: Run) -> Iterator[Figure]:
-    """A table of 8 appends into the no-op sink: as a batch, and as a stream from the oldest.
+    """Read a table of 8 appends into the no-op sink: as a batch, and as a stream.
 
     A stream begins once, so what its batch takes is shown beside the whole. A source in Python that
     has its rows in memory shows what PySpark takes for itself.
@@ -145,7 +145,7 @@ def _streamed(run: Run, place: Warehouse, name: str, rows: int, alone: list[floa
 
 
 def _register_bare(run: Run, rows: int) -> int:
-    """How many rows the source has that has them in memory."""
+    """Register a source that has its rows in memory, and return their number."""
     batch = _rows(0, rows // _APPENDS).combine_chunks().to_batches()[0]
     return register_bare_source(run.spark(), batch[:_BATCH], rows, _APPENDS)
 

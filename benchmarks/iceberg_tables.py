@@ -27,7 +27,7 @@ TABLES = {OURS: "ours", THEIRS: "theirs"}
 
 
 def names(run: Run) -> tuple[str, ...]:
-    """The connectors that can be measured."""
+    """Return the connectors that can be measured."""
     return (OURS,) if ICEBERG in run.absent else (OURS, THEIRS)
 
 
@@ -46,7 +46,7 @@ class Warehouse:
 
     @property
     def options(self) -> dict[str, str]:
-        """Where our connector finds it."""
+        """Return the options by which our connector finds the table."""
         return {"warehouse": str(self.folder), "catalogName": self.name}
 
     @cached_property
@@ -60,14 +60,14 @@ class Warehouse:
         return catalog
 
     def given(self, name: str) -> dict[str, str]:
-        """The options by which a connector finds the table that it writes to."""
+        """Return the options by which a connector finds the table that it writes to."""
         table = f"db.{TABLES[name]}"
         if name == OURS:
             return {**self.options, "path": table}
         return {"path": f"{self.name}.{table}"}
 
     def make(self, table: str, columns: pa.Schema, partition: str | None = None) -> None:
-        """A table without rows, by PyIceberg, so that all connectors find the same.
+        """Create an empty table by PyIceberg, so that all connectors find the same.
 
         Args:
             table: Its name in the namespace ``db``.
@@ -103,13 +103,13 @@ class Warehouse:
             spark.conf.set(f"spark.sql.catalog.{self.name}{key}", text)
 
     def totals(self, table: str, column: str) -> tuple[int, int]:
-        """Number of rows of a table and sum of a column, by PyIceberg alone."""
+        """Return the number of rows of a table and the sum of a column, by PyIceberg alone."""
         return table_totals(self.folder, column, f"db.{table}", self.name)
 
 
 @contextmanager
 def warehouse(run: Run, name: str) -> Iterator[Warehouse]:
-    """A warehouse that is gone afterwards; known to Spark where Iceberg's connector is there."""
+    """Create a temporary warehouse; Spark knows it if Iceberg's connector is installed."""
     with scratch(run.folder) as folder:
         made = Warehouse(folder, name)
         with closing(made.catalog):

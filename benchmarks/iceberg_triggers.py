@@ -1,4 +1,4 @@
-"""How long one trigger into an Iceberg table takes when there is next to nothing to write."""
+"""The duration of one trigger into an Iceberg table with next to nothing to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast rows of an Iceberg table are replaced by their keys."""
+"""The speed at which rows of an Iceberg table are replaced by their keys."""
 
 from __future__ import annotations
 

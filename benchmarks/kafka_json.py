@@ -1,4 +1,4 @@
-"""How fast JSON values of a topic become columns, beside ``from_json`` on Spark's own source."""
+"""The speed of turning JSON values into columns, beside ``from_json`` on Spark's own source."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _fill(run: Run, topic: str, load: Load) -> None:
 
 
 def _decoded(run: Run, topic: str, name: str) -> Any:
-    """A stream of the fields."""
+    """Return a stream of the fields."""
     if name == OURS:
         return run.kafka().stream(run.spark(), OURS, topic, **_AS_JSON)
     kind = name.partition(",")[0]
@@ -81,7 +81,7 @@ def _parsed(rows: Any) -> Any:
 
 
 def _check(run: Run, topic: str, load: Load) -> None:
-    """The rows of all of them, by their number, ids and hashes."""
+    """Compare the rows of all readers, by their number, ids and hashes."""
     found = {
         OURS: _batch(run, OURS, topic, **_AS_JSON),
         _FROM_JSON: _parsed(_batch(run, THEIRS, topic)),

@@ -1,4 +1,4 @@
-"""How long a record takes from topic to topic, for a reader of committed records."""
+"""The time of a record from topic to topic, for a reader of committed records."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _once(run: Run, name: str, found: dict[str, list[float]]) -> float:
 
 
 def _watched(kafka: Topics, topic: str, target: str, query: Any, seconds: float) -> list[float]:
-    """How long each record took that was sent after the query has settled, in milliseconds."""
+    """Return the time of each record that was sent after the query has settled, in milliseconds."""
     watcher = Watcher()
     with _reader(kafka, target, watcher):
         count, first = _produce(kafka, topic, query, seconds)

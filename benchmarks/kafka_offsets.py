@@ -1,4 +1,4 @@
-"""How long the source looks where many partitions end."""
+"""The time that the source needs for the end offsets of many partitions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _looks(
 
 
 def _ours(topics: Topics, names: str, count: int) -> dict[str, list[float]]:
-    """A new reader's looks and plans, in milliseconds."""
+    """Return the times of a new reader's polls and plans, in milliseconds."""
     from krishiv_spark.sources.base import UNLIMITED
     from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
 

@@ -1,4 +1,4 @@
-"""How fast rows go through Kafka, in one large batch of a stream, beside Spark's own connector."""
+"""The speed of rows through Kafka, in one large batch of a stream, beside Spark's connector."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _loads(run: Run) -> tuple[Load, Load]:
 
 @benchmark("kafka.read", peers=(KAFKA,))
 def read(run: Run) -> Iterator[Figure]:
-    """A topic of 4 partitions into the no-op sink: all columns, and the values alone.
+    """Read a topic of 4 partitions into the no-op sink: all columns, and the values alone.
 
     A source in Python that has its rows in memory shows what PySpark takes for itself.
     """

@@ -1,4 +1,4 @@
-"""How long a query takes until its first batch is over, in a driver that has run none before."""
+"""The time until a query's first batch is over, in a driver that has run none before."""
 
 from __future__ import annotations
 

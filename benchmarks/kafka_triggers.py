@@ -1,4 +1,4 @@
-"""How long one trigger into Kafka takes when there is next to nothing to write."""
+"""The duration of one trigger into Kafka with next to nothing to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an epoch of the Kafka sink grows with its tasks and the topic's partitions."""
+"""The growth of a Kafka sink's epoch with its tasks and the topic's partitions."""
 
 from __future__ import annotations
 

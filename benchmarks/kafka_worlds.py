@@ -1,4 +1,4 @@
-"""How a stream grows with the partitions and topics that its rows lie in, from end to end."""
+"""The growth of a stream with the partitions and topics of its rows, from end to end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _World:
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
+        """Return the number of partitions."""
         return self.each * len(self.topics)
 
     def where(self, number: str) -> tuple[str, str]:
@@ -90,7 +90,7 @@ def topics(run: Run) -> Iterator[Figure]:
 def _grown(
     run: Run, shapes: Mapping[int, tuple[int, int]], unit: str, more: int
 ) -> Iterator[Figure]:
-    """The times of batches for each size, and how they grow."""
+    """Yield the times of batches for each size, and their growth."""
     grown: dict[str, dict[int, list[float]]] = {}
     with scratch(run.folder) as folder, open_topics(folder) as broker:
         for size, (count, each) in shapes.items():

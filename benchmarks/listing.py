@@ -28,7 +28,7 @@ _FEWEST = 1_000  # files
     long=True,
 )
 def listing(run: Run) -> Iterator[Figure]:
-    """A folder of 1000 to a million files: the first look at it, and one that finds nothing new."""
+    """Measure the first and a later listing of a folder of 1000 to a million files."""
     first: dict[int, list[float]] = {}
     for count in (_FEWEST, 10_000) if run.quick else (_FEWEST, 100_000, 1_000_000):
         first[count] = yield from _at(run, count)
@@ -67,7 +67,7 @@ def small_files(table: Path, count: int) -> None:
 
 
 def _looks(table: Path, count: int, later: list[float]) -> float:
-    """A new reader's first look; the look of the next trigger goes into `later`."""
+    """Return the time of a new reader's first listing; add that of the next one to `later`."""
     from krishiv_spark.sources.base import Limit
     from krishiv_spark.sources.parquet.reader import (
         ParquetOffset,

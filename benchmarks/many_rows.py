@@ -1,4 +1,4 @@
-"""Whether tasks hold more memory for more rows: batches of 1 to 100 million."""
+"""The memory of tasks for more rows: batches of 1 to 100 million."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _rows(run: Run, kind: str, place: Mapping[str, str]) -> Any:
 
 
 def _check(kind: str, place: Mapping[str, str], rows: int) -> None:
-    """What is there, by DuckDB or PyIceberg."""
+    """Check the content, by DuckDB or PyIceberg."""
     found = _totals(kind, place)
     each = 100_000
     wanted = rows, sum(each * number for number in range(rows // each))

@@ -44,7 +44,7 @@ class Wrong(Exception):  # noqa: N818  it names what the output is
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure should reach.
+    """The value that a figure should reach.
 
     Attributes:
         bound: The number it is compared with.
@@ -55,7 +55,7 @@ class Goal:
     at_most: bool = True
 
     def met(self, value: float) -> bool:
-        """Whether a value reaches it."""
+        """Return True if a value reaches it."""
         return value <= self.bound if self.at_most else value >= self.bound
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class Figure:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def met(self) -> bool:
-        """Whether the goal is reached; a figure without one has nothing to miss."""
+        """Return True if the goal is reached; a figure without one has nothing to miss."""
         return self.goal is None or self.goal.met(self.median)
 
 
@@ -126,7 +126,7 @@ def figure(
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Where the median lies with 95 % confidence, by the percentile bootstrap.
+    """Return the interval of the median with 95 % confidence, by the percentile bootstrap.
 
     The seed is fixed. None for fewer than three values.
     """
@@ -186,29 +186,29 @@ def in_turn(
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """The ratio of each pair: what slowed down both falls out."""
+    """Return the ratio of each pair, in which common slow-downs cancel out."""
     return [mine / other for mine, other in zip(ours, theirs, strict=True)]
 
 
 def slope(values: Mapping[int, Sequence[float]]) -> float:
-    """How much a value grows with one more of what its key counts, by least squares."""
+    """Return the growth of a value with one more of what its key counts, by least squares."""
     counts, found = zip(*((n, value) for n, each in values.items() for value in each), strict=True)
     return float(np.polyfit(counts, found, 1)[0])
 
 
 def tails(name: str, unit: str, values: Sequence[float]) -> Iterator[Figure]:
-    """The percentiles that its slowest values are told by."""
+    """Yield the percentiles that describe the slowest values."""
     for percent in _TAILS:
         yield figure(f"{name}, p{percent}", unit, [float(np.percentile(values, percent))])
 
 
 def each_once(rows: int) -> tuple[int, int]:
-    """How many rows there are and what their numbers sum up to, each from 0 on being there once."""
+    """Return the number of rows and the sum of their numbers, each from 0 on being there once."""
     return rows, rows * (rows - 1) // 2
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long something takes."""
+    """Measure the duration of a call in seconds."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin

@@ -34,7 +34,7 @@ class Peer:
     client: str = ""
 
     def jars(self, version: str) -> tuple[Jar, ...]:
-        """What it is made of for a version of PySpark.
+        """Return its components for a version of PySpark.
 
         Raises:
             KrishivError: If there is none for it.
@@ -111,7 +111,7 @@ S3A = Peer(
 
 
 def peer_jars(peer: Peer, version: str = pyspark.__version__) -> list[Path]:
-    """The jars; the first call downloads them from Maven Central into the user's cache.
+    """Return the jars; the first call downloads them from Maven Central into the user's cache.
 
     Args:
         peer: Whose.
@@ -129,7 +129,7 @@ def peer_jars(peer: Peer, version: str = pyspark.__version__) -> list[Path]:
 def gather(
     peers: Iterable[Peer], version: str = pyspark.__version__
 ) -> tuple[dict[Peer, list[Path]], dict[Peer, str]]:
-    """The jars of those that can be had, and why the others cannot.
+    """Return the jars of the available peers, and the reasons why the others are unavailable.
 
     Args:
         peers: The connectors that are asked for.

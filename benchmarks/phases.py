@@ -1,4 +1,4 @@
-"""What an epoch costs by its phases, for more tasks and more rows; apart from Spark."""
+"""The cost of an epoch by its phases, for more tasks and more rows; apart from Spark."""
 
 from __future__ import annotations
 

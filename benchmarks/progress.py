@@ -1,4 +1,4 @@
-"""How far the benchmarks are, and how long the rest takes."""
+"""The progress of the benchmarks, and the time that the rest takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLANK: dict[str, Any] = {"told": "", "left": ""}
 
 @dataclass
 class Clock:
-    """How long the rest takes, by how long it took before.
+    """Estimate of the remaining time by the durations of an earlier run.
 
     Attributes:
         names: Of the benchmarks, in their order.
@@ -48,7 +48,7 @@ class Clock:
         return max(first - elapsed, 0.0) + sum(others)
 
     def _slower(self) -> float:
-        """How many times longer this run takes than the earlier one."""
+        """Return the ratio of this run's durations to those of the earlier one."""
         both = [name for name in self.taken if self.before.get(name)]
         if not both:
             return 1.0
@@ -83,7 +83,7 @@ class Shown:
 
     @contextmanager
     def during(self, name: str) -> Iterator[None]:
-        """A benchmark begins, and is over with the block."""
+        """Report the start of a benchmark, and its end after the block."""
         self._name, self._begun = name, time.monotonic()
         self._bars.remove_task(self._rounds)  # resetting it would keep its total
         self._rounds = self._bars.add_task(name, total=None, **_BLANK)
@@ -95,7 +95,7 @@ class Shown:
             self._bars.advance(self._all)
 
     def told(self, text: str) -> None:
-        """What is being done."""
+        """Report the current step."""
         self._tick()
         self._bars.update(self._rounds, told=text)
         if not self._console.is_terminal:

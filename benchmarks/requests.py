@@ -1,4 +1,4 @@
-"""Which requests reach a bucket, counted by a proxy before it."""
+"""The requests that reach a bucket, counted by a proxy before it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Request:
 
     @property
     def kind(self) -> str:
-        """What S3 bills it as, and which of the uploads' verbs it is."""
+        """Return the kind of request that S3 bills, and the verb of a multipart upload."""
         if "uploads" in self.query:
             return _OF_UPLOADS[self.method]
         if "uploadId" in self.query:
@@ -55,7 +55,7 @@ class Request:
 
 @dataclass
 class Counted:
-    """What has reached a bucket since the last `take`.
+    """The requests that have reached a bucket since the last `take`.
 
     Attributes:
         endpoint: The proxy's URL.
@@ -75,7 +75,7 @@ class Counted:
             self._seen.append(found)
 
     def take(self) -> list[Request]:
-        """The requests, in the order in which they were answered."""
+        """Return the requests, in the order in which they were answered."""
         with self._lock:
             seen, self._seen = self._seen, []
         return seen
@@ -83,7 +83,7 @@ class Counted:
 
 @contextmanager
 def counting(server: str) -> Iterator[Counted]:
-    """A proxy before a server of S3, by its URL."""
+    """Start a proxy before a server of S3, by its URL."""
     counted = Counted()
     with forwarding(server, told=counted.note) as counted.endpoint:
         yield counted

@@ -1,4 +1,4 @@
-"""Whether the processes beside the driver grow: planner and commit process, and readers."""
+"""The growth of the processes beside the driver: planner and commit process, and readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FLAT = Goal(2.0)
 from JSON, 1.2 MiB, which fills meanwhile; 200 bytes that leak in each epoch are as much."""
 
 LOOKS = 20
-"""How often a process is looked at."""
+"""The number of looks at a process."""
 
 _SETTLED = 0.2
 """The part of the epochs after which everything has been imported and caches are full."""
@@ -31,7 +31,7 @@ Seen = dict[int, float]
 
 
 def figures(name: str, seen: Seen, goal: Goal | None = _FLAT) -> Iterator[Figure]:
-    """What a process held once it had settled and at the end, and how it grew in between."""
+    """Yield a process's memory after it settled and at the end, and its growth in between."""
     first, *_, last = settled = [epoch for epoch in seen if epoch >= _SETTLED * max(seen)]
     yield figure(f"{name}, memory at epoch {first:,}", "MiB", [seen[first]], smaller=True)
     yield figure(f"{name}, memory at epoch {last:,}", "MiB", [seen[last]], smaller=True)

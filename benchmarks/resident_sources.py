@@ -1,4 +1,4 @@
-"""Whether the process that plans a source's batches grows."""
+"""The growth of the process that plans a source's batches."""
 
 from __future__ import annotations
 

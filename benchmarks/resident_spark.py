@@ -1,4 +1,4 @@
-"""Whether the Python processes of a query grow, under Spark."""
+"""The growth of a query's Python processes under Spark."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _run(run: Run, folder: Path, epochs: int) -> dict[int, float]:
 
 
 def _epoch(query: Any) -> int:
-    """How many epochs are over."""
+    """Return the number of epochs that are over."""
     progress = query.lastProgress
     return 0 if progress is None else int(progress.batchId) + bool(progress.numInputRows)
 

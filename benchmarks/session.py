@@ -48,7 +48,7 @@ def start(
 
 @contextmanager
 def _printing_into(file: Path) -> Iterator[None]:
-    """What is started within the block prints into a file; this process does so no longer after."""
+    """Print the output of programs that start within the block into a file, also afterwards."""
     kept = {number: os.dup(number) for number in (1, 2)}
     with file.open("ab") as opened:
         try:

@@ -1,4 +1,4 @@
-"""How long one trigger into the memory and console sinks takes, beside Spark's own."""
+"""The duration of one trigger into the memory and console sinks, beside Spark's own."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def _compared(run: Run, sinks: dict[str, Sink], kind: str) -> Iterator[Figure]:
 
 
 def _printed(file: Path, begin: int) -> int:
-    """How many lines of tables have been printed since."""
+    """Return the number of lines of tables that were printed since."""
     return len(_PRINTED_ROW.findall(file.read_bytes()[begin:].decode()))

@@ -50,7 +50,7 @@ def main() -> None:
 
 
 _Query = tuple[Callable[[], Any], dict[str, str]]
-"""What makes its rows, and the options of its sink, with the format."""
+"""A function that makes a query's rows, and the options of its sink, with the format."""
 
 
 def _topic(spark: Any, topics: Topics, kind: str, topic: str, sink: str) -> _Query:

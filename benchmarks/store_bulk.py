@@ -1,4 +1,4 @@
-"""How fast many rows are written into a bucket by a batch job."""
+"""The speed at which a batch job writes many rows into a bucket."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PARTS = 24
 
 @benchmark("store.bulk", peers=(S3A,))
 def bulk(run: Run) -> Iterator[Figure]:
-    """A batch of 10 million rows of about 110 bytes into S3, against Spark's by S3A's committer.
+    """Compare a batch of 10 million rows of about 110 bytes into S3 with Spark's S3A committer.
 
     Both send the parts of an upload and complete it in the end. The noop sink shows what making the
     rows costs alone.
@@ -80,7 +80,7 @@ def _told(spark: Any, conf: Mapping[str, str]) -> Iterator[None]:
 
 
 def _sent(run: Run, bucket: Bucket) -> Iterator[Figure]:
-    """What a job sends beside what the bucket has then; not timed, since a proxy counts."""
+    """Count the requests of a job and the content of the bucket; not timed: a proxy counts."""
     count, place = 2_000_000, bucket.place()
     run.told(f"{_OURS}, {count:,} rows by a proxy")
     with counting(bucket.endpoint) as counted:

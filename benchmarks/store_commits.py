@@ -1,4 +1,4 @@
-"""What an epoch in a bucket costs apart from Spark, beside one on a disk."""
+"""The cost of an epoch in a bucket apart from Spark, beside one on a disk."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class _Table:
 
 
 def _published(run: Run, store: _Table, disk: Life) -> Iterator[Figure]:
-    """Commits into a store and onto a disk, in turn."""
+    """Measure commits into a store and onto a disk, in turn."""
     on_disk = partial(totals, Path(disk.options["path"]), "id")
     tables = (store, _Table(_DISK, disk, on_disk))
     for table in tables:

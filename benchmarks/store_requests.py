@@ -1,4 +1,4 @@
-"""What an epoch asks of a bucket, under Spark."""
+"""The requests of an epoch to a bucket, under Spark."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Stream:
 
 @benchmark("store.requests", peers=(S3A,), long=True)
 def requests(run: Run) -> Iterator[Figure]:
-    """Requests of an epoch of 2 tasks, by kind: with Spark's checkpoint in S3, and on a disk.
+    """Count the requests of an epoch of 2 tasks, by kind: with the checkpoint in S3, and on a disk.
 
     A proxy counts ours: Spark's own client goes to the bucket past it. The tenth epochs, the last
     ones, and the most of any from the second on, so that what grows with the history shows.
@@ -98,7 +98,7 @@ def _streams(run: Run, folder: Path, stack: ExitStack) -> list[Stream]:
 
 
 def _bring(folder: Path, number: int) -> None:
-    """A file with the next rows."""
+    """Write a file with the next rows."""
     ids = range(number * _ROWS, (number + 1) * _ROWS)
     rows = pa.table({"id": pa.array(ids, pa.int64()), "name": [f"name {i}" for i in ids]})
     pq.write_table(rows, folder / f".{number}")

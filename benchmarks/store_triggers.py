@@ -1,4 +1,4 @@
-"""How long one trigger from Kafka into a bucket takes when there is next to nothing to write."""
+"""The duration of one trigger from Kafka into a bucket with next to nothing to write."""
 
 from __future__ import annotations
 

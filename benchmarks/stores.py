@@ -31,7 +31,7 @@ class Bucket:
         return self.store.options["storage.s3.endpoint"]
 
     def options(self, endpoint: str | None = None) -> dict[str, str]:
-        """How ours reach it, perhaps by another URL, of a proxy before it."""
+        """Return our options for the bucket, perhaps by the URL of a proxy before it."""
         return {**self.store.options, "storage.s3.endpoint": endpoint or self.endpoint}
 
     def tell(self, spark: Any) -> None:
@@ -40,7 +40,7 @@ class Bucket:
             spark.conf.set(name, value)
 
     def place(self) -> Place:
-        """A new place, with nothing in it."""
+        """Create a new empty location."""
         url = f"{self.store.url}/{uuid.uuid4().hex[:8]}"
         said = {name.rpartition(".")[2]: value for name, value in self.store.options.items()}
         return Place(url, said)
@@ -65,7 +65,7 @@ class Place:
 
     @property
     def prefix(self) -> str:
-        """How the keys begin."""
+        """Return the beginning of the keys."""
         return urlsplit(self.url).path.lstrip("/")
 
     def client(self) -> Any:
@@ -87,12 +87,12 @@ class Place:
         return {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", ())}
 
     def read(self, name: str) -> bytes:
-        """An object, by its key below the place."""
+        """Return an object, by its key below the location."""
         found = self.client().get_object(Bucket=self.bucket, Key=f"{self.prefix}/{name}")
         return bytes(found["Body"].read())
 
     def totals(self, column: str) -> tuple[int, int]:
-        """Number of rows and sum of a column over every Parquet file, by PyArrow's client of S3.
+        """Return the number of rows and the sum of a column of all files, by PyArrow's S3 client.
 
         As `benchmarks.check.totals`, hidden folders are read as well.
         """

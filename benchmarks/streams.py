@@ -22,7 +22,7 @@ Pairs = Mapping[tuple[str, str], Goal | None]
 
 @dataclass(frozen=True)
 class Load:
-    """What is moved in each run.
+    """The rows of each run.
 
     Attributes:
         size: Bytes of a value; its key has ten more.

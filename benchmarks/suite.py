@@ -34,7 +34,7 @@ _INTERRUPTED = "interrupted"
 
 @dataclass(frozen=True)
 class Suite:
-    """What to run, and how.
+    """The benchmarks of a run, and its settings.
 
     Attributes:
         chosen: The benchmarks.
@@ -69,7 +69,7 @@ class Suite:
         return found
 
     def _prepared(self, stack: ExitStack, shown: Shown) -> Run:
-        """What all of them share; Spark and the broker start when the first one asks for them."""
+        """Create the shared environment; Spark and the broker start on first use."""
         place, store = (stack.enter_context(scratch(parent)) for parent in (self.folder, MEMORY))
         os.environ["KRISHIV_MEMORY_DIR"] = str(store)  # seen by workers that start later
         peers, absent = gather(p for item in self.chosen for p in item.peers)
@@ -138,7 +138,7 @@ class Suite:
 
 
 def _missing(item: Benchmark, run: Run) -> dict[str, str]:
-    """What a benchmark asks for that is not there, and why."""
+    """Return the missing requirements of a benchmark, with the reasons."""
     modules = dict.fromkeys(item.missing, "there is no such module")
     peers = {peer.name: run.absent[peer] for peer in item.peers if peer in run.absent}
     return {**modules, **peers}

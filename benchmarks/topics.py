@@ -68,7 +68,7 @@ class Topics:
 
     @contextmanager
     def topic(self, partitions: int = PARTITIONS) -> Iterator[str]:
-        """A new topic that is gone afterwards."""
+        """Create a temporary topic."""
         name = self.make(partitions)
         try:
             yield name
@@ -76,7 +76,7 @@ class Topics:
             self._admin("delete_topics", [name])
 
     def make(self, partitions: int) -> str:
-        """A new topic."""
+        """Create a new topic."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
         self._admin("create_topics", _spec(name, partitions))
         self._admin("wait_for_topics", [name], timeout_ms=_PATIENCE_MS)
@@ -97,7 +97,7 @@ class Topics:
         self._admin("delete_topics", names)
 
     def put_one(self, names: Mapping[str, int]) -> None:
-        """A record into each partition of some topics, which have so many."""
+        """Add a record to each partition of some topics, which have so many."""
         from kafka import KafkaProducer
 
         producer = KafkaProducer(bootstrap_servers=self.bootstrap, max_block_ms=_PATIENCE_MS)
@@ -144,7 +144,7 @@ class Topics:
         self.verify(spark, name, rows)
 
     def verify(self, spark: Any, name: str, rows: int, *, exactly: bool = True) -> None:
-        """Whether a topic holds the numbers up to `rows`, each once, for Spark's own reader.
+        """Check that a topic holds the numbers up to `rows`, each once, for Spark's own reader.
 
         Args:
             spark: The session.
@@ -164,7 +164,7 @@ class Topics:
         return reader.option("kafka.isolation.level", "read_committed").load()
 
     def count(self, spark: Any, name: str) -> int:
-        """How many different numbers a topic holds, for Spark's own reader."""
+        """Return the number of different numbers that a topic holds, for Spark's own reader."""
         return int(self._read(spark, name).selectExpr(NUMBER).distinct().count())
 
     def _read(self, spark: Any, name: str) -> Any:
@@ -184,12 +184,12 @@ def _requests(names: Sequence[str], partitions: int) -> Iterator[Sequence[str]]:
 
 
 def format_of(name: str) -> str:
-    """The format of what `SINKS` names."""
+    """Return the format of a sink in `SINKS`."""
     return name.partition(",")[0]
 
 
 def columns(number: str, size: int) -> tuple[str, str]:
-    """A key of ten bytes and a value of so many, which begins with its number."""
+    """Return a key of ten bytes and a value of so many, which starts with its number."""
     digits = f"lpad(cast({number} AS string), {_DIGITS}, '0')"
     text = "a customer and where they live, what they bought, and when; ".ljust(size, ".")
     return f"{digits} AS key", f"concat({digits}, '{text[: size - _DIGITS]}') AS value"

@@ -1,4 +1,4 @@
-"""How long one trigger takes when there is next to nothing to write."""
+"""The duration of one trigger with next to nothing to write."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Sink:
 
     @property
     def table(self) -> Path:
-        """Where the rows go, on a disk."""
+        """Return the folder of the rows, on a disk."""
         return Path(self.folder) / "table"
 
     def round(self, spark: Any) -> float:
@@ -80,16 +80,16 @@ class Sink:
         _alive(query)
 
     def of(self, *phases: str) -> list[float]:
-        """The measured times of some phases of a trigger together."""
+        """Return the measured times of some phases of a trigger together."""
         return [float(sum(times.get(phase, 0) for phase in phases)) for times in self.times]
 
     def expect_whole(self, rows: int, total: int) -> None:
-        """The values are those from 0 on, each once: their number tells their sum."""
+        """Check that the values are those from 0 on, each once, by their number and sum."""
         self.expect_batches(rows)
         expect(f"{self.name}, rows and their sum", (rows, total), each_once(rows))
 
     def expect_batches(self, rows: int) -> None:
-        """The rows are those of whole batches, and of all that were measured at least."""
+        """Check that the rows are those of whole batches, and include all measured ones."""
         expect(f"{self.name}, enough rows", rows >= len(self.times) * self.rows, wanted=True)
         expect(f"{self.name}, rows in whole batches", rows % self.rows, 0)
 
@@ -143,12 +143,12 @@ def _sinks(run: Run, folder: Path) -> dict[str, Sink]:
 
 
 def batches(run: Run) -> int:
-    """How many batches of a round are measured."""
+    """Return the number of batches of a round that are measured."""
     return 10 if run.quick else 15
 
 
 def measured(run: Run, sinks: Mapping[str, Sink]) -> dict[str, list[float]]:
-    """The median trigger of each round, after a round that warms up."""
+    """Return the median trigger of each round, after a round that warms up."""
     spark = run.spark()
     variants = {name: lambda sink=sink: sink.round(spark) for name, sink in sinks.items()}
     in_turn(1, variants, lambda what: run.told(f"warming up: {what}"))
@@ -180,7 +180,7 @@ def _totals(sink: Sink, spark: Any) -> tuple[int, int]:
 
 
 def figures(sinks: Mapping[str, Sink]) -> Iterator[Figure]:
-    """The triggers of all rounds, and the parts of them that sink and checkpoint take."""
+    """Yield the triggers of all rounds, and their parts in the sink and the checkpoint."""
     for name, sink in sinks.items():
         yield figure(f"trigger, {name}", "ms", sink.of("triggerExecution"))
         yield figure(f"addBatch, {name}", "ms", sink.of("addBatch"))

@@ -40,7 +40,7 @@ def numbered(rows: int) -> pa.RecordBatch:
 
 
 def keyed(rows: int) -> pa.RecordBatch:
-    """The same for sinks that take keys and values; each value begins with its number."""
+    """Return the same for sinks with keys and values; each value starts with its number."""
     keys = [f"{i:010}" for i in range(rows)]
     return pa.RecordBatch.from_pydict({"key": keys, "value": [f"{key}{'.' * 90}" for key in keys]})
 

@@ -271,7 +271,7 @@ def metrics_table() -> str:
 
 
 def file_block(name: str) -> str:
-    """A file of this repository, as somebody would save it elsewhere."""
+    """Return a file of this repository, as a user would save it elsewhere."""
     text = (ROOT / name).read_text().replace("from examples.", "from ")
     return f"```python\n{text}```\n"
 
@@ -329,7 +329,7 @@ def blocks() -> dict[str, str]:
 
 
 def storage_tables() -> dict[str, str]:
-    """The settings that all stores have, and those that one kind has besides."""
+    """Return the settings that all stores have, and those of each kind."""
     common = StoreSettings.model_fields.keys()
     models = {kind: store_type(kind).settings_type for kind in store_kinds()}
     own = {
@@ -341,7 +341,7 @@ def storage_tables() -> dict[str, str]:
 
 
 def regenerated(page: str, tables: Mapping[str, str]) -> str:
-    """A page with today's tables."""
+    """Return a page with today's tables."""
     return BLOCK.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[3]}", page)
 
 

@@ -121,7 +121,7 @@ class KrishivDataSource(DataSource):
 
     @classmethod
     def writer_for(cls, options: Options) -> type[Writer[Any, Any]] | None:
-        """The sink for these options: `writer_type`, unless a format has several."""
+        """Return the sink for these options: `writer_type`, unless a format has several."""
         del options
         return cls.writer_type
 

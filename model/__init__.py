@@ -1,1 +1,1 @@
-"""What the protocols promise, checked in every order of steps by TLC: ``./run model``."""
+"""Models of the protocols, checked in every order of steps by TLC: ``./run model``."""

@@ -1,4 +1,4 @@
-"""How far each module is checked."""
+"""The bounds within which each module is checked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bound:
     small: bool = False
 
     def check(self) -> Found:
-        """Whether all of that holds; raises as `model.tlc.check`."""
+        """Check the module within the bound; raises as `model.tlc.check`."""
         return checked(self.module, self.constants, self.more)
 
 

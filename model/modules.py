@@ -96,7 +96,7 @@ INVARIANTS = {
     ),
     "CompareAndSet": (*_ROWS, "FilesAreThere", "RejectedIsNotTrue"),
 }
-"""What holds in every bound."""
+"""Invariants of every bound."""
 
 _PROPERTIES = {"OnlyOwnersGoOn"}
 """Those of the names that say something of a step, not of a state."""

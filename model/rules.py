@@ -1,4 +1,4 @@
-"""What goes wrong without each rule."""
+"""Rules of the protocols, and the failures that each of them prevents."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Rule:
     small: bool = False
 
     def check(self, *, on: bool) -> Found:
-        """What holds in its bound with the rule, or without it; raises as `model.tlc.check`."""
+        """Check the model within its bound, with or without the rule; raises as `tlc.check`."""
         off = {} if on else self.without or {"Off": f'{{"{self.name}"}}'}
         more = () if self.caught_by in INVARIANTS[self.module] else (self.caught_by,)
         return checked(self.module, {**self.constants, **off}, more)

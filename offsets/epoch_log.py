@@ -419,7 +419,7 @@ def remove_dead_logs(
 @functools.lru_cache(maxsize=64)
 # What falls out of here costs one more look through the log, and nothing else.
 def open_log(location: str, query: str | None = None, storage: Storage = ENVIRONMENT) -> EpochLog:
-    """A query's log at a path or URL; the same object within a process, while it is in use.
+    """Return a query's log at a path or URL; the same object within a process, while it is in use.
 
     Raises:
         LogError: As `open_journal`.

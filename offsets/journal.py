@@ -208,7 +208,7 @@ def check_exclusive(journal: Journal) -> None:
 
 
 def open_journal(location: str | Path, storage: Storage = ENVIRONMENT) -> FolderJournal:
-    """The journal at a path or URL.
+    """Return the journal at a path or URL.
 
     Args:
         location: As `Storage.folder` takes it.
@@ -248,7 +248,7 @@ class StoredEntries:
         self._seen = ("", "")
 
     def state(self, known: State) -> State:
-        """The current content of the log.
+        """Return the current content of the log.
 
         Args:
             known: What it said before. It is read on from there, if the entry at its end is still
@@ -274,7 +274,7 @@ class StoredEntries:
         self._seen = (state.nonce, listing.versions.get(entry_name(state.number), ""))
 
     def export_state(self, state: State) -> Handover:
-        """A state that this process has read, as another one may take it over."""
+        """Return a state that this process has read, in the form for another process."""
         version = self._seen[1] if self._seen[0] == state.nonce else ""
         return Handover(state=state, version=version)
 
@@ -312,7 +312,7 @@ class StoredEntries:
         return state
 
     def _base(self, listing: Listing, known: State) -> State | None:
-        """The newest state from which to read on: one that was seen before, or a snapshot."""
+        """Return the newest state from which to read on: a cached one, or a snapshot."""
         # Entries at or below the snapshot are passed over, even if they are there: a driver that
         # slept through the fold may have created them.
         snapshot = listing.newest_snapshot
@@ -353,5 +353,5 @@ class StoredEntries:
 
 @functools.lru_cache(maxsize=8)
 def _parsed(form: type[ValueT], data: bytes) -> ValueT:
-    """A frozen value; the newest entries are read at every look, and are the same each time."""
+    """Return a frozen value, cached, since the newest entries are read repeatedly."""
     return form.model_validate_json(data)

@@ -21,14 +21,14 @@ _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def canonical_json(value: object) -> str:
-    """The one text of a JSON value: sorted keys, no white space, ASCII, no floats.
+    """Return the canonical text of a JSON value: sorted keys, no white space, ASCII, no floats.
 
-    Spark compares offsets as text (``MicroBatchExecution``): two texts of one position would be
-    two positions, and a batch without data would run for ever.
+    Spark compares offsets as text (``MicroBatchExecution``): two texts of one position would be two
+    positions, and a batch without data would run for ever.
 
     Raises:
-        TypeError: If the value holds a float or a key that is no string, whose text is not
-            unique, or no JSON at all.
+        TypeError: If the value holds a float or a key that is no string, whose text is not unique,
+            or no JSON at all.
     """
     _refuse_ambiguous(value)
     return _encoded(value)
@@ -113,7 +113,7 @@ class Offset(Value):
             raise TypeError(f"{cls.__name__}: a field cannot be called {taken.pop()!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The offset as Spark carries it: keys sorted, so that its text is canonical."""
+        """Return the offset as Spark stores it: keys sorted, so that its text is canonical."""
         fields = self.model_dump(mode="json", exclude_none=True)
         result: dict[str, Any] = json.loads(
             canonical_json({"kind": self.kind, "v": self.version, **fields})
@@ -121,7 +121,7 @@ class Offset(Value):
         return result
 
     def to_json(self) -> str:
-        """The canonical text."""
+        """Return the canonical text."""
         return canonical_json(self.to_dict())
 
     @classmethod

@@ -117,7 +117,7 @@ class PlannedOffsets(Value):
 
     @staticmethod
     def ends_of(digest: str) -> str | None:
-        """The digest of where an epoch ends, by its own; None if it has no offsets."""
+        """Return the digest of an epoch's end; None if the epoch has no offsets."""
         _, _, ends = digest.partition("-")
         return ends if ends and ":" not in ends else None
 
@@ -158,5 +158,5 @@ def part_of_query(query: str, route: str) -> str:
 
 
 def whole_query(part: str, route: str | None) -> str:
-    """The query that a part belongs to; itself without a route."""
+    """Return the query that a part belongs to; the query itself without a route."""
     return part if route is None else part.removesuffix(f"-{route}")

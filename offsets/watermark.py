@@ -36,8 +36,8 @@ LatePolicy = Literal["keep", "flag", "drop"]
 
 _DAY_MS = 86_400_000
 _CLOCKS_MS = 600_000
-"""How far a clock may be behind the one by which a watermark was planned: it was set, or is that of
-another machine."""
+"""Largest difference of a clock from the one by which a watermark was planned: it may have been
+set, or be another machine's."""
 _INT64 = -(2**63), 2**63 - 1
 
 _MILLISECONDS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
@@ -121,15 +121,15 @@ def advance(
     *,
     max_ahead_ms: int | None = None,
 ) -> Watermark:
-    """The watermark after a batch. Never moves back.
+    """Return the watermark after a batch, which never decreases.
 
     Args:
         previous: The watermark before the batch.
         newest_ms: Newest event time in the batch, from metadata; None when it is not known.
         delay_ms: How late a row may be, in event time, before it counts as late; milliseconds.
         held: Why part of the batch could not be taken into account.
-        max_ahead_ms: The option ``maxEventTimeAhead``: a newest event time that is further past
-            the clock does not move the watermark. None reads no clock.
+        max_ahead_ms: The option ``maxEventTimeAhead``: a newest event time that is further past the
+            clock does not move the watermark. None reads no clock.
     """
     if newest_ms is not None and max_ahead_ms is not None:
         limit = EventTimeLimit.now(max_ahead_ms)
@@ -239,7 +239,7 @@ def check_event_time(column: str, schema: pa.Schema) -> None:
 
 
 def epoch_ms(time: pa.Scalar) -> int:
-    """A timestamp or date as whole milliseconds since 1970 UTC, rounded down."""
+    """Return a timestamp or date as whole milliseconds since 1970 UTC, rounded down."""
     # In Python's integers: Arrow's casts overflow with dates and times that Spark can hold.
     per, of = _milliseconds(time.type)
     return int(time.value) * per // of

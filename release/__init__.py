@@ -1,1 +1,1 @@
-"""What a release goes through before it is one: ``./run release-check``; see RELEASING.md."""
+"""The checks of a release: ``./run release-check``; see RELEASING.md."""

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _made(folder: Path) -> Path:
-    """A folder with the two files that would be published."""
+    """Build the two files that would be published into a folder."""
     with step("version"):
         number = version()
     source = clean_copy(folder / "source")

@@ -48,7 +48,7 @@ def version() -> str:
 
 
 def declared(text: str) -> str:
-    """The one version in a ``pyproject.toml``.
+    """Return the only version in a ``pyproject.toml``.
 
     Raises:
         Refused: If there is none, or several, or it is not written as versions are (PEP 440).
@@ -75,7 +75,7 @@ def _refuse_changes() -> None:
 
 
 def _git(*arguments: str) -> str:
-    """What git says of this checkout; nothing where there is no git, as in a copy of the files."""
+    """Return the output of git about this checkout; empty without git, as in a copy."""
     return _run_git(*arguments).decode()
 
 

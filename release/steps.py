@@ -29,7 +29,7 @@ def step(name: str) -> Iterator[None]:
 def output(
     command: Sequence[str | Path], cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> str:
-    """What a program prints.
+    """Return the output of a program.
 
     Raises:
         Refused: If it ends with another exit code than 0; the text has what it said.

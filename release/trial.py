@@ -96,7 +96,7 @@ class Trial:
             raise Refused(f"the README's first script printed\n{printed}\ninstead of\n{wanted}")
 
     def _activated(self) -> dict[str, str]:
-        """The variables after ``activate``: nothing of the environment that runs this."""
+        """Return the variables after ``activate``, without the environment of this process."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -113,7 +113,7 @@ def _extras() -> list[str]:
 
 
 def first_example(readme: str) -> tuple[str, str]:
-    """The first script that is followed by what it prints, and that.
+    """Return the first script that is followed by its output, and that output.
 
     Raises:
         Refused: If there is none.

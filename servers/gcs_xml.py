@@ -91,7 +91,7 @@ def _xml(name: str, said: str) -> Message:
 
 
 def _tagged(answer: Message) -> Message:
-    """The tag of an object that was written, which XML's interface has in a header."""
+    """Return the tag of a written object, which the XML interface has in a header."""
     if answer.body.startswith(b'{"kind":"storage#object"'):
         answer.headers.setdefault("ETag", json.loads(answer.body)["etag"])
     return answer

@@ -18,7 +18,7 @@ from moto.s3.models import S3Backend
 
 
 def refusing(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """A verb of moto's S3, whose second argument, after the bucket, is the id of an upload."""
+    """Wrap an operation of moto's S3, whose second argument after the bucket is an upload's id."""
 
     @wraps(verb)
     def refuses(backend: Any, bucket_name: str, multipart_id: str, *rest: Any, **named: Any) -> Any:

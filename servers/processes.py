@@ -78,7 +78,7 @@ class Server:
 
 @contextmanager
 def running(command: list[str], folder: Path, ready: Callable[[], object]) -> Iterator[Server]:
-    """A server, once `ready` raises nothing; killed at the end."""
+    """Start a server, yield when `ready` raises nothing, and kill it at the end."""
     server = Server(command, folder, ready)
     try:
         server.start()

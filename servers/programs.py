@@ -20,11 +20,11 @@ class NotInstalledError(KrishivError):
 
 
 class ToolMissingError(NotInstalledError):
-    """What would build or install a server is not on this machine."""
+    """Tools that would build or install a server are not on this machine."""
 
 
 def from_go(module: str) -> str:
-    """A program of a Go module, written as ``path@version``.
+    """Return a program of a Go module, written as ``path@version``.
 
     Raises:
         ToolMissingError: If there is neither the program nor Go.
@@ -67,7 +67,7 @@ def from_npm(lock: Path, program: str) -> str:
 
 
 def _brought(name: str, tool: str, install: Callable[[Path], list[str]]) -> Path:
-    """A folder of the cache; the command of a tool fills it aside, the first time."""
+    """Return a folder of the cache; on first use, the command of a tool fills it."""
     folder = user_cache() / name
     if folder.exists():
         return folder

@@ -47,7 +47,7 @@ def spark_settings(store: Store) -> dict[str, str]:
 
 
 def client_jars(scheme: str) -> list[Path]:
-    """What Spark lacks to reach stores of a scheme; the first call brings it."""
+    """Return the jars that Spark needs for stores of a scheme; the first call downloads them."""
     own = _OWN[scheme]
     version = GOOGLE if scheme == "gs" else HADOOP
     folders = [bring(f"hadoop-{scheme}-{version}", own, transitive=False)] if own else []

@@ -139,7 +139,7 @@ _SIZES_OF_GCS = (
     "outputstream.buffer.size",
     "rewrite.max.chunk.size",
 )
-"""Which Hadoop's own defaults have with units, and Google's client takes without."""
+"""Sizes that Hadoop's own defaults have with units, and Google's client takes without."""
 
 
 @contextmanager
@@ -174,12 +174,12 @@ def open_azure(folder: Path) -> Iterator[Store]:
 
 
 _LOOKS_AGAIN = "dfs.client.block.write.locateFollowingBlock.initial.delay.ms"
-"""How long a DataNode waits until it asks again whether the NameNode knows of a block."""
+"""Delay until a DataNode asks again whether the NameNode knows of a block."""
 
 
 @contextmanager
 def open_hdfs(folder: Path) -> Iterator[Store]:
-    """A NameNode and a DataNode in one process."""
+    """Start a NameNode and a DataNode in one process."""
     rpc, http = free_ports(2)
     own = bring(
         f"hadoop-minicluster-{HADOOP}",

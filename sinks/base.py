@@ -234,7 +234,7 @@ class Writer(ABC, Generic[StagedT, PlanT]):
     options_type: ClassVar[type[Options]] = Options
     guarantee: ClassVar[Guarantee] = Guarantee.NONE
     only_streams: ClassVar[bool] = False
-    """Whether `check` refuses batch jobs, but for those that users number."""
+    """True if `check` refuses batch jobs, but for those that users number."""
     is_cleared_at_will: ClassVar[bool] = False
     """True if users empty the target, or lose it at a restart, and the query goes on with it. For
     numbered batches an empty target is then a warning, and no error."""

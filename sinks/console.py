@@ -39,7 +39,7 @@ _PLAIN_DOUBLES = (1e-3, 1e7)  # java.lang.Double.toString writes the others with
 
 
 def _truncate(value: object) -> object:
-    """``true`` is 20 characters and ``false`` all of them, as in ``DataFrame.show``."""
+    """Return the width of ``truncate``: ``true`` is 20, ``false`` unlimited, as in ``show``."""
     words = {"true": _DEFAULT_TRUNCATE, "false": 0}
     return words.get(str(value).strip().lower(), value)
 
@@ -123,7 +123,7 @@ def _iso(ms: int) -> str:
 
 
 def drawn(names: Sequence[str], staged: Sequence[Head], options: ConsoleOptions) -> str:
-    """The rows as ``Dataset.showString`` draws them; ends with a line break."""
+    """Return the rows as ``Dataset.showString`` draws them; ends with a line break."""
     rows = list(islice((row for head in staged for row in head.rows), options.num_rows))
     header = tuple(map(show_text, names))
     body = _records(header, rows) if options.vertical else _table(header, rows, options.truncate)
@@ -184,7 +184,7 @@ def _cut(text: str, truncate: int) -> str:
 
 
 def cell_text(cell: pa.Scalar) -> str:
-    """A value as Spark's ``ToPrettyString`` writes it, with timestamps in UTC."""
+    """Return a value as Spark's ``ToPrettyString`` writes it, with timestamps in UTC."""
     if not cell.is_valid:
         return "NULL"
     for matches, text in _FORMATS:

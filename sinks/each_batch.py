@@ -44,7 +44,7 @@ def each_batch(
     cache: bool = True,
     replaces: str | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """A function for ``foreachBatch`` that may write each batch to several sinks, exactly once.
+    """Return a function for ``foreachBatch`` that may write each batch to several sinks, once.
 
         def write_orders(batch, write):
             write(batch.where("valid"), "good").format("krishiv-parquet").save("/data/orders")
@@ -54,10 +54,10 @@ def each_batch(
             "checkpointLocation", ...
         ).start()
 
-    Spark repeats its last batch after a restart. Each output is known by the query's id and its
-    own name, and skips, whole, a batch that it holds; so those that the crash came before are
-    written, and no other. Rows that come again are compared with those that were written, by count
-    and checksum (see `BatchMismatch`).
+    Spark repeats its last batch after a restart. Each output is known by the query's id and its own
+    name, and skips, whole, a batch that it holds; so those that the crash came before are written,
+    and no other. Rows that come again are compared with those that were written, by count and
+    checksum (see `BatchMismatch`).
 
     Exactly once are the formats ``krishiv-parquet``, ``-kafka``, ``-iceberg`` and ``-memory``, and
     others that know the options ``txnAppId`` and ``txnVersion``, such as Delta's.
@@ -108,7 +108,7 @@ class _Outputs:
         self._names: dict[str, object] = {}
 
     def write(self, frame: DataFrame, name: str = "output") -> DataFrameWriter:
-        """The writer of an output, which has yet to be given its format."""
+        """Return the writer of an output, without a format yet."""
         try:
             checked_id(name)
         except ValueError as error:
@@ -302,7 +302,7 @@ def upsert(  # noqa: PLR0913  the user's words; all but two are keywords with de
     replaces: str | None = None,
     **options: str,
 ) -> Callable[[DataFrame, int], None]:
-    """A function for ``foreachBatch`` that upserts each batch, exactly once.
+    """Return a function for ``foreachBatch`` that upserts each batch, exactly once.
 
         counts.writeStream.outputMode("update").foreachBatch(
             krishiv_spark.upsert("db.counts", "word", warehouse="/data/warehouse")
@@ -312,8 +312,8 @@ def upsert(  # noqa: PLR0913  the user's words; all but two are keywords with de
     the order of files; in Iceberg tables that with the highest `orderColumn`, if that is given.
     After ``groupBy`` a batch has one row for each key.
 
-    Spark repeats its last batch after a restart; the table knows by the query and the number of
-    the batch that it has it already.
+    Spark repeats its last batch after a restart; the table knows by the query and the number of the
+    batch that it has it already.
 
     Args:
         table: Name of the table, ``namespace.name``; or of the result in memory.

@@ -103,7 +103,7 @@ def warn_of_epoch_gap(epoch: Epoch, mark: CommittedEpoch | None) -> None:
 
 
 def _check_query(epoch: Epoch, mark: CommittedEpoch) -> None:
-    """A name that a user has given says nothing of whether Spark's query is still the same."""
+    """Check the query behind a user's name: the name alone does not show that it is the same."""
     planned = epoch.offsets
     if planned is None or not planned.is_unseen or mark.digest in {None, planned.digest}:
         return

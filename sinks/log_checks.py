@@ -49,7 +49,7 @@ ADOPT = (
 
 
 def to_committed_epoch(state: State) -> CommittedEpoch | None:
-    """The committed epoch of the target, as a log records it."""
+    """Return the committed epoch of the target, as a log records it."""
     epoch, offsets = state.committed_epoch, state.committed_offsets
     if epoch is None:
         return None

@@ -47,10 +47,10 @@ __all__ = [
 
 
 def given_name(given: str) -> str:
-    """A name that a user gives a query; it becomes a part of paths and of transactional ids.
+    """Return a user's name of a query, after a check; it becomes a part of paths and ids.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not a valid name.
     """
     if checked_id(given).startswith(BATCH_PREFIX):
         raise ValueError(f"the names of batch jobs start with {BATCH_PREFIX!r}")
@@ -169,7 +169,7 @@ class NumberedJobOptions(Options):
 
 
 def number_of_job(options: object) -> JobNumber | None:
-    """The number that options give a batch job, if their sink knows such and they do."""
+    """Return the number in the options of a batch job; None if the sink or the user has none."""
     return options.job if isinstance(options, NumberedJobOptions) else None
 
 

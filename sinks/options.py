@@ -103,7 +103,7 @@ class CheckpointOptions(StorageOptions, NumberedJobOptions, RefreshOptions):
 
 
 def name_of_query(options: object) -> str | None:
-    """The name that a user gives the query; None if its checkpoint identifies it."""
+    """Return the user's name of the query; None if its checkpoint identifies it."""
     return options.query_id if isinstance(options, CheckpointOptions) else None
 
 

@@ -1,4 +1,4 @@
-"""What an author of a source implements. This file is the specification.
+"""Interface for an author of a source. This file is the specification.
 
 Spark's part (processes, two forms of ``latestOffset``, camelCase) is in
 ``krishiv_spark.lifecycle``. A reader lives in one driver process for the whole query, where
@@ -46,7 +46,7 @@ class Limit:
     bytes: int | None = None
 
     def admits(self, *, rows: int = 0, files: int = 0, size: int = 0) -> bool:
-        """Whether a batch may hold so many rows, files and bytes together."""
+        """Return True if a batch may hold so many rows, files and bytes together."""
         counted = ((rows, self.rows), (files, self.files), (size, self.bytes))
         return all(most is None or count <= most for count, most in counted)
 
@@ -92,7 +92,7 @@ class SourceOptions(Options):
     )
 
     def limit(self) -> Limit:
-        """The read limits as one value."""
+        """Return the read limits as one value."""
         return Limit(
             self.max_rows_per_trigger, self.max_files_per_trigger, self.max_bytes_per_trigger
         )
@@ -121,7 +121,7 @@ class StreamReader(ABC, Generic[O, P]):
 
     @abstractmethod
     def infer_schema(self) -> pa.Schema:
-        """The schema of the rows when the user gave none. Driver, when the reader is loaded.
+        """Return the schema of the rows if the user gave none. Driver, when the reader is loaded.
 
         Raises:
             OptionError: If it cannot be inferred, with what to do.
@@ -129,7 +129,9 @@ class StreamReader(ABC, Generic[O, P]):
 
     @abstractmethod
     def initial(self) -> O | Start:
-        """Where a new query begins. Driver; called again after a restart, so it must be constant.
+        """Return the position of a new query.
+
+        Driver; called again after a restart, so it must be constant.
 
         A start that moves, such as "latest", is returned as a `Start` by a reader that has the
         ability `SupportsMovingStart`; it is pinned by an empty first batch.
@@ -137,7 +139,7 @@ class StreamReader(ABC, Generic[O, P]):
 
     @abstractmethod
     def latest(self, start: O, limit: Limit) -> O:
-        """The end of the next batch, exclusive. Driver, once per trigger; metadata only, no rows.
+        """Return the end of the next batch, exclusive. Driver, once per trigger; reads no rows.
 
         Args:
             start: End of the previous batch.
@@ -159,7 +161,7 @@ class StreamReader(ABC, Generic[O, P]):
         """Yield the rows of one partition. Executor; memory stays bounded over a long partition."""
 
     def committed(self, end: O) -> None:
-        """A hint that everything before `end` is done. One batch late; never for the last batch."""
+        """Note that everything before `end` is done: a hint, one batch late, without the last."""
 
 
 @runtime_checkable
@@ -167,7 +169,7 @@ class SupportsMovingStart(Protocol[O_co]):
     """Ability to begin where the external system stands at the first trigger."""
 
     def resolve(self, start: Start) -> O_co:
-        """The position that a moving start means now. Driver, once in the life of a query."""
+        """Return the current position of a moving start. Driver, once in the life of a query."""
         ...
 
 
@@ -185,7 +187,7 @@ class SupportsBacklog(Protocol):
     """Ability to report what waits after the current batch, for the query's progress."""
 
     def backlog(self) -> Mapping[str, Any]:
-        """What is newest in the external system, as JSON; as ``latestOffset`` (Spark 4.2+)."""
+        """Return the newest position of the external system as JSON, for Spark 4.2+."""
         ...
 
 

@@ -52,7 +52,7 @@ class SupportsBackfillSource(Protocol[O]):
         ...
 
     def latest_within(self, start: O, limit: Limit) -> O:
-        """The end of the next batch of what was there, exclusive; `start` at its end. Driver.
+        """Return the end of the next batch of the content, exclusive; `start` at its end. Driver.
 
         As `StreamReader.latest`, but blind for whatever has come later.
         """

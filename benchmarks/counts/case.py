@@ -1,4 +1,4 @@
-"""What a case is given, and how it becomes known by a name."""
+"""Cases: their arguments, and their registration under a name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Server = str
 
 @dataclass(frozen=True)
 class Given:
-    """What a case works with.
+    """The arguments of a case.
 
     Attributes:
         folder: New and empty, without a disk behind it where the machine has such a place.

@@ -14,7 +14,7 @@ LOOP = "x loop"
 
 @dataclass(frozen=True)
 class Rule:
-    """How far a count may be from what was recorded, on either side.
+    """The permitted distance of a count from the recorded one, on either side.
 
     Attributes:
         percent: Of what was recorded.
@@ -32,7 +32,7 @@ class Rule:
     of_spark: bool = False
 
     def allows(self, recorded: float, *, same_packages: bool) -> float:
-        """How far a count may be from one that was recorded."""
+        """Return the permitted distance of a count from a recorded one."""
         percent = self.percent if same_packages else max(self.percent, self.elsewhere)
         return max(self.slack, abs(recorded) * percent / 100)
 
@@ -74,16 +74,16 @@ class Count:
 
     @property
     def rule(self) -> Rule:
-        """How far it may be off."""
+        """Return the permitted distance."""
         return RULES[self.unit]
 
 
 Seen = Counter[tuple[str, str]]
-"""How often, by what it is called and its unit."""
+"""Observed counts, by their name and unit."""
 
 
 def per(seen: Seen, times: int, what: str = "") -> Iterator[Count]:
-    """What was seen, divided by how often it was done.
+    """Yield the observed counts, divided by the number of repetitions.
 
     Args:
         seen: What was counted.
@@ -96,5 +96,5 @@ def per(seen: Seen, times: int, what: str = "") -> Iterator[Count]:
 
 
 def least(times: Sequence[Seen]) -> Seen:
-    """The least of each count, where others decide how often something has to be done again."""
+    """Return the minimum of each count, since other processes determine some repetitions."""
     return Seen({key: min(seen[key] for seen in times) for key in {k for s in times for k in s}})

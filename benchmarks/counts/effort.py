@@ -33,7 +33,7 @@ def effort(name: str, work: Callable[[], object], rounds: int = _ROUNDS) -> Coun
 
 
 def _loop() -> int:
-    """What connectors do: calls and dictionaries in Python, and copies of a few megabytes."""
+    """Count the work of connectors: calls and dictionaries in Python, and copies of megabytes."""
     found: dict[str, int] = {}
     for number in range(60_000):
         key = f"{number % 1_000}"
@@ -60,7 +60,7 @@ def arrow(seen: Seen) -> Iterator[None]:
 
 @contextmanager
 def peak(seen: Seen) -> Iterator[None]:
-    """The most that Python and NumPy hold at once, beyond what they held before."""
+    """Measure the maximum memory of Python and NumPy, beyond that at the start."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()

@@ -26,13 +26,13 @@ _THREADS = {"futex", "sched_yield", "clone", "clone3", "set_robust_list", "rseq"
 _SELF = {"getpid", "gettid", "sched_getaffinity", "getrandom", "getrusage"}
 _SUM = {"total"}
 _OTHERS = _MEMORY | _WAITS | _SIGNALS | _THREADS | _SELF | _SUM
-"""How often memory is mapped and threads wait for one another is nobody's to say."""
+"""The number of mappings of memory and of waits between threads varies from run to run."""
 
 _STAT, _ACCESS = ("fstat", "lstat", "newfstatat", "statx"), ("faccessat", "faccessat2")
 _SAME = {**dict.fromkeys(_STAT, "stat"), **dict.fromkeys(_ACCESS, "access")}
 _SAME |= {"renameat": "rename", "renameat2": "rename", "openat": "open", "mkdirat": "mkdir"}
 _SAME |= {"unlinkat": "unlink", "linkat": "link", "readlinkat": "readlink", "fchmodat": "chmod"}
-"""Which of them a C library takes is its own affair."""
+"""A C library chooses between these calls, so that they are counted as one."""
 
 
 @case("kernel.none", PROGRAM)
@@ -60,14 +60,14 @@ def iceberg(given: Given) -> Iterator[Count]:
 
 
 def _counted(given: Given, sink: str) -> Iterator[Count]:
-    """What more epochs take more, so that starting and importing fall out."""
+    """Yield the counts of further epochs, so that starting and importing cancel out."""
     few, many = (_traced(given.folder, sink, count) for count in (_WARM, _WARM + _COUNTED))
     more = Seen({key: many[key] - few[key] for key in many if many[key] > few[key]})
     yield from per(more, _COUNTED)
 
 
 def _traced(folder: Path, sink: str, epochs: int) -> Seen:
-    """Calls of the kernel for so many epochs in a new interpreter."""
+    """Return the calls of the kernel for so many epochs in a new interpreter."""
     place, told = folder / f"{sink}-{epochs}", folder / f"{sink}-{epochs}.txt"
     place.mkdir()
     tracing = [str(shutil.which(PROGRAM)), "-f", "-qq", "-c", "-U", "calls,name", "-o", str(told)]

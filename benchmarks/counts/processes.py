@@ -1,4 +1,4 @@
-"""What each of Spark's Python processes imports and calls for a first epoch, by its role."""
+"""The imports and calls of each of Spark's Python processes for a first epoch, by its role."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIELD = '{"name":"%s","type":"%s","nullable":true,"metadata":{}}'
 
 @case("processes.memory")
 def memory(given: Given) -> Iterator[Count]:
-    """Processes of a copy from pushed rows into a memory result."""
+    """Count the processes of a copy from pushed rows into a memory result."""
     from krishiv_spark.sources.memory.handle import memory_source
 
     memory_source("rows").add(BATCH)
@@ -41,7 +41,7 @@ def memory(given: Given) -> Iterator[Count]:
 
 @case("processes.parquet")
 def parquet(given: Given) -> Iterator[Count]:
-    """Processes of a copy from a folder of Parquet files into another."""
+    """Count the processes of a copy from a folder of Parquet files into another."""
     import pyarrow.parquet as pq
 
     come, go = given.folder / "in", given.folder / "out"
@@ -52,7 +52,7 @@ def parquet(given: Given) -> Iterator[Count]:
 
 @case("processes.iceberg")
 def iceberg(given: Given) -> Iterator[Count]:
-    """Processes of a copy from an Iceberg table into another."""
+    """Count the processes of a copy from an Iceberg table into another."""
     from benchmarks.writers import Life
     from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 
@@ -64,7 +64,7 @@ def iceberg(given: Given) -> Iterator[Count]:
 
 @case("processes.kafka", "kafka")
 def kafka(given: Given) -> Iterator[Count]:
-    """Processes of a copy from topic to topic, exactly once."""
+    """Count the processes of a copy from topic to topic, exactly once."""
     with given.topics.topic() as come, given.topics.topic() as go:
         given.topics.put_one({come: 4})
         source = {**given.topics.cluster, "subscribe": come, "startingOffsets": "earliest"}
@@ -103,7 +103,7 @@ def _first_epoch(query: Query) -> Iterator[Count]:
 
 
 def _epoch(query: Query) -> list[_Played]:
-    """The epoch 0 of a new checkpoint, by the roles in their order."""
+    """Run epoch 0 of a new checkpoint, by the roles in their order."""
     sink = {**query.sink, "checkpointLocation": str(_checkpoint(query.folder))}
     schema = _SCHEMA % ",".join(_FIELD % (each.name, _type(each)) for each in query.batch.schema)
     planned = _Played("planner of writes", query.name, sink, schema)

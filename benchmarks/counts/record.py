@@ -1,4 +1,4 @@
-"""What was counted before, as it stands in ``benchmarks/counts.json``, and what differs from it."""
+"""The recorded counts of ``benchmarks/counts.json``, and the differences of new ones from them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _PACKAGES = (
 _DIGITS = 4
 
 Found = Mapping[str, Sequence[Count]]
-"""What cases have counted, by their names."""
+"""The counts of cases, by their names."""
 
 
 class Verdict(Enum):
-    """What a difference means."""
+    """The meaning of a difference."""
 
     SAME = "as recorded"
     REGRESSION = "REGRESSION"
@@ -63,7 +63,7 @@ class Difference:
 
     @property
     def percent(self) -> float | None:
-        """How much more than recorded; None where that is no number."""
+        """Return the increase over the recorded count in per cent; None if that is no number."""
         if not self.recorded:
             return None
         return (self.count.value / self.recorded - 1) * 100
@@ -111,7 +111,7 @@ class Record:
             self._keep_of_others(case, before, here)
 
     def _keep_of_others(self, case: str, before: Mapping[str, dict[str, Any]], here: str) -> None:
-        """What another version of Python has and this one has not."""
+        """Keep the counts that another version of Python has and this one lacks."""
         for name, kept in before.items():
             others = {key: value for key, value in kept.items() if key not in (here, _ANY)}
             if name not in self.cases[case] and len(others) > 1:
@@ -128,7 +128,7 @@ class Record:
                 yield Difference(case, count, recorded, self._verdict(count, recorded))
 
     def _vanished(self, case: str, names: set[str]) -> Iterator[Count]:
-        """What is there no more, which is as good as none of it."""
+        """Yield the counts that no longer exist, which are as good as zero."""
         for name, kept in self.cases.get(case, {}).items():
             count = Count(name, kept["unit"], 0.0)
             if name not in names and self._key(count) in kept and not _is_of_linux(count):
@@ -142,7 +142,7 @@ class Record:
         return None if found is None else float(found)
 
     def _knows(self, case: str, count: Count) -> bool:
-        """Whether any count of this kind is recorded for the case."""
+        """Return True if any count of this kind is recorded for the case."""
         return any(
             kept["unit"] == count.unit and self._key(count) in kept
             for kept in self.cases.get(case, {}).values()
@@ -173,7 +173,7 @@ class Record:
 
 
 def _is_of_linux(count: Count) -> bool:
-    """Whether other systems have no such count."""
+    """Return True if other systems have no such count."""
     return not Path("/proc/self/io").exists() and (
         count.unit == "system calls" or count.name.startswith(("bytes read", "bytes written"))
     )
@@ -189,7 +189,7 @@ def _text(value: Any) -> str:
 
 
 def newest_of(kept: Mapping[str, Any]) -> float:
-    """A recorded count: that of the newest Python, where it depends on that."""
+    """Return a recorded count: that of the newest Python, if it depends on the version."""
     if _ANY in kept:
         return float(kept[_ANY])
     versions = [key for key in kept if key != "unit"]
@@ -197,12 +197,12 @@ def newest_of(kept: Mapping[str, Any]) -> float:
 
 
 def python() -> str:
-    """The minor version of this Python, as ``3.11``."""
+    """Return the minor version of this Python, as ``3.11``."""
     return ".".join(platform.python_version_tuple()[:2])
 
 
 def packages() -> dict[str, str]:
-    """The versions of packages that counts may depend on."""
+    """Return the versions of packages that counts may depend on."""
     found = {"Python": platform.python_version()}
     for name in _PACKAGES:
         try:

@@ -78,7 +78,7 @@ def _plan_read(name: str, options: dict[str, str]) -> list[bytes]:
 
 
 def _latest(reader: Any, start: dict[str, Any]) -> dict[str, Any]:
-    """Whichever form the running PySpark calls (4.2 and later: with a start and a limit)."""
+    """Call the form of `latest` that the running PySpark calls (4.2 and later: start and limit)."""
     if not inspect.signature(reader.latestOffset).parameters:
         return dict(reader.latestOffset())
     return dict(reader.latestOffset(start, reader.getDefaultReadLimit()))

@@ -1,4 +1,4 @@
-"""What many rows cost on their way into each sink, and in the codec of Kafka's records."""
+"""The cost of many rows on their way into each sink, and in the codec of Kafka's records."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def codec(given: Given) -> Iterator[Count]:
 
 
 def _encoded(columns: pa.RecordBatch | None = None) -> bytes:
-    """A partition of so many rows, as a broker keeps it."""
+    """Return a partition of so many rows, as a broker stores it."""
     from krishiv_spark.kafka.records import Accumulator, RecordColumns
 
     rows = columns if columns is not None else keyed(_BATCH)
@@ -132,7 +132,7 @@ def _encoded(columns: pa.RecordBatch | None = None) -> bytes:
 
 
 def _decoded(data: bytes) -> int:
-    """How many rows come of it."""
+    """Return the number of decoded rows."""
     from krishiv_spark.kafka.records import RecordRange, decode
 
     found = decode(data, RecordRange("counts", 0, 0, _ROWS))

@@ -32,7 +32,7 @@ _Told = Callable[[str], object]
 
 @dataclass
 class Ran:
-    """What came of the cases.
+    """The results of the cases.
 
     Attributes:
         counts: Of each case that ran, by its name.
@@ -53,7 +53,7 @@ class _Servers:
         self._folder = stack.enter_context(scratch(MEMORY))
 
     def of(self, case: Case) -> dict[Server, Mapping[str, str]]:
-        """How those are reached that a case needs."""
+        """Return the addresses of the servers that a case needs."""
         return {name: getattr(self, name) for name in case.needs}
 
     @cached_property

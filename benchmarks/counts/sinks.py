@@ -1,4 +1,4 @@
-"""What an epoch of each sink costs apart from Spark: plan, stage a tiny batch, commit."""
+"""The cost of an epoch of each sink apart from Spark: plan, stage a tiny batch, commit."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ _TIMED = 20
 
 @case("sink.none")
 def bare(given: Given) -> Iterator[Count]:
-    """A loop that writes and syncs a file and a mark: what our code has no part in."""
+    """Count a loop that writes and syncs a file and a mark, without this package's code."""
     yield from _epochs(synced_files(given.folder), partial(totals, given.folder, "id"))
 
 
 @case("sink.memory")
 def memory(given: Given) -> Iterator[Count]:
-    """An epoch of the memory sink."""
+    """Count an epoch of the memory sink."""
     del given
     yield from _epochs(memory_life("counts"), partial(memory_totals, "counts", "id"), later=_LATER)
 
 
 @case("sink.parquet")
 def parquet(given: Given) -> Iterator[Count]:
-    """An epoch of the Parquet sink with one task."""
+    """Count an epoch of the Parquet sink with one task."""
     yield from _parquet(given, 1)
 
 
 @case("sink.parquet.tasks")
 def tasks(given: Given) -> Iterator[Count]:
-    """An epoch of the Parquet sink with eight tasks."""
+    """Count an epoch of the Parquet sink with eight tasks."""
     yield from _parquet(given, 8)
 
 
@@ -63,14 +63,14 @@ def _parquet(given: Given, tasks: int) -> Iterator[Count]:
 
 @case("sink.iceberg")
 def iceberg(given: Given) -> Iterator[Count]:
-    """An epoch of the Iceberg sink with one task, into an embedded catalog."""
+    """Count an epoch of the Iceberg sink with one task, into an embedded catalog."""
     life = iceberg_life(given.folder)
     yield from _epochs(life, partial(table_totals, given.folder, "id"), later=_LATER // 2)
 
 
 @case("sink.kafka", "kafka")
 def kafka(given: Given) -> Iterator[Count]:
-    """An epoch of the Kafka sink, exactly once, with one task, into a topic of four partitions.
+    """Count an epoch of the exactly-once Kafka sink: one task, a topic of four partitions.
 
     A broker may be busy, and is asked again then: of each count, the least of all epochs.
     """
@@ -83,7 +83,7 @@ def kafka(given: Given) -> Iterator[Count]:
 
 
 def _each(life: Life, counted: Callable[[Seen], object]) -> Iterator[Count]:
-    """The least of each count over some epochs."""
+    """Yield the minimum of each count over some epochs."""
     epochs: list[Seen] = []
     for _ in range(_BROKER_EPOCHS):
         epochs.append(Seen())
@@ -94,7 +94,7 @@ def _each(life: Life, counted: Callable[[Seen], object]) -> Iterator[Count]:
 
 @case("sink.parquet.store", "bucket")
 def bucket(given: Given) -> Iterator[Count]:
-    """An epoch of the Parquet sink with two tasks in a bucket, Spark's checkpoint on a disk."""
+    """Count an epoch of the Parquet sink with two tasks in a bucket, and a checkpoint on a disk."""
     place = given.bucket.place()
     with counting(given.bucket.endpoint) as counted:
         options = {"path": place.url, "checkpointLocation": str(given.folder)}
@@ -117,7 +117,7 @@ def bucket(given: Given) -> Iterator[Count]:
 def _epochs(
     life: Life | Loop, found: Callable[[], tuple[int, int]], later: int = 0
 ) -> Iterator[Count]:
-    """Calls and what is asked of the system, each over whole folds of the log; and the effort."""
+    """Yield calls and requests to the system, each over whole folds of the log; and the effort."""
     life.commits(_WARM)
     yield from per(_over(life, calls), _COUNTED)
     yield from per(_over(life, outside), _COUNTED)

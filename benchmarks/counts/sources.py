@@ -25,7 +25,7 @@ from krishiv_spark.sources.base import UNLIMITED, StreamReader
 __all__ = ["iceberg", "kafka", "memory", "parquet"]
 
 _PIECES, _ROWS = 10, 10_000
-"""How often rows are brought before the first trigger, and how many each time."""
+"""Number of pushes before the first trigger, and of rows in each."""
 
 _TRIGGERS = 5
 
@@ -147,7 +147,7 @@ def kafka(given: Given) -> Iterator[Count]:
 
 @contextmanager
 def _at_brokers(seen: Seen) -> Iterator[None]:
-    """Requests but for Fetch: how many of those rows come with depends on the broker's haste."""
+    """Count the requests except Fetch, whose number of rows depends on the broker's timing."""
     every: Seen = Seen()
     with requests(every):
         yield
@@ -158,7 +158,7 @@ def _at_brokers(seen: Seen) -> Iterator[None]:
 
 
 def _counted(subject: Subject) -> Iterator[Count]:
-    """The first trigger, those that bring something, those that do not, and the rows."""
+    """Count the first trigger, triggers with and without new data, and the rows."""
     for number in range(_PIECES):
         subject.bring(number)
     _drained(subject, subject.made())  # imports, and finds out what a process does once
@@ -199,7 +199,7 @@ def _of_each(subject: Subject, triggers: Sequence[Seen], what: str) -> Iterator[
 
 @contextmanager
 def _all(subject: Subject, times: list[Seen]) -> Iterator[None]:
-    """Calls first: those that the other counters make themselves are in it, and always the same."""
+    """Count calls first, since the other counters' own calls are among them, always the same."""
     seen: Seen = Seen()
     times.append(seen)
     with ExitStack() as stack:
@@ -209,13 +209,13 @@ def _all(subject: Subject, times: list[Seen]) -> Iterator[None]:
 
 
 def _trigger(reader: _Reader, start: Any) -> tuple[Any, Sequence[Any]]:
-    """The calls of Spark's driver, and the values sent to tasks; offsets go through Spark's log."""
+    """Return the calls of Spark's driver and the values for tasks; offsets go by Spark's log."""
     end = reader.offset_type.from_json(reader.latest(start, UNLIMITED).to_json())
     return end, [pickle.dumps((reader, part)) for part in reader.plan(start, end)]
 
 
 def _of_rows(subject: Subject, reader: _Reader, parts: Sequence[bytes]) -> Iterator[Count]:
-    """Reading what the first trigger has planned, by row."""
+    """Count the reading of the first trigger's plan, by row."""
     count = _PIECES * _ROWS
     seen: Seen = Seen()
     with arrow(seen):

@@ -1,4 +1,4 @@
-"""What Spark itself starts for a query of each format: Python processes, and jobs of a trigger."""
+"""The processes and jobs that Spark starts for a query of each format."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _Started:
     _before: Counter[str] = field(default_factory=Counter)
 
     def take(self) -> int:
-        """How many since the last time."""
+        """Return the number of calls since the last time."""
         now = Counter(self.file.read_text().splitlines() if self.file.exists() else ())
         new, self._before = now - self._before, now
         return new.total()
@@ -83,7 +83,7 @@ class _Started:
 
 @case("spark", "kafka")
 def spark(given: Given) -> Iterator[Count]:
-    """A copy by each format under Spark: its first trigger, and those after it."""
+    """Count a copy by each format under Spark: its first trigger, and those after it."""
     started = _watched(given.folder)
     running = session.start(given.folder)
     try:

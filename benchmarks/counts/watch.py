@@ -86,7 +86,7 @@ def _begun(*first: Any) -> dict[str, int]:
 
 
 _heard: list[Seen] = []
-"""What is counted into; an audit hook stays for as long as its process."""
+"""The object that is counted into; an audit hook stays for as long as its process."""
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""What a run of the benchmarks has found, and its reports."""
+"""The results of a run of the benchmarks, and its reports."""

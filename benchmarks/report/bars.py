@@ -19,7 +19,7 @@ _STEPS = (1, 2, 2.5, 5, 10)
 
 @dataclass(frozen=True)
 class Scale:
-    """Where a value stands.
+    """The scale of a bar.
 
     Attributes:
         low: The value at the left end.

@@ -15,7 +15,7 @@ _NOTICED = 0.02  # milliseconds are counted in whole ones: their intervals can b
 
 
 class Verdict(Enum):
-    """What a comparison says."""
+    """The result of a comparison."""
 
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"
@@ -92,7 +92,7 @@ def _lines(outcome: Outcome | None) -> dict[tuple[str, str], Figure]:
 
 
 def _doubt(name: str, before: Results, after: Results, line: Figure) -> str:
-    """Why the two runs cannot be compared in this figure; empty if they can."""
+    """Return the reason that the two runs cannot be compared in this figure; empty if they can."""
     then, now = before.of(name), after.of(name)
     if then.quick != now.quick:
         return "one of the two is --quick"
@@ -108,7 +108,7 @@ def _too_few(old: Figure, new: Figure) -> str:
 
 
 def _verdict(old: Figure, new: Figure) -> Verdict:
-    """Whether their intervals are apart, and the medians too, by what anybody would notice."""
+    """Compare the intervals, and the medians by a difference that anybody would notice."""
     assert old.interval
     assert new.interval
     (old_low, old_high), (new_low, new_high) = old.interval, new.interval

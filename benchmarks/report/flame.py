@@ -54,7 +54,7 @@ class _Node:
 
 
 def flame_graph(title: str, stacks: Mapping[Sequence[Frame], int], whole_us: float) -> str:
-    """The graph, callers above what they call.
+    """Return the graph, with callers above the functions that they call.
 
     Args:
         title: What the whole is.
@@ -76,7 +76,7 @@ def flame_graph(title: str, stacks: Mapping[Sequence[Frame], int], whole_us: flo
 def _boxes(
     frame: Frame, node: _Node, x: float, depth: int, scales: tuple[float, float]
 ) -> Iterator[str]:
-    """A frame, and after it what it calls; scales are pixels and microseconds of a weight of 1."""
+    """Yield a frame, and then its callees; scales are pixels and microseconds of a weight of 1."""
     width = node.weight * scales[0]
     if width < _LEAST:
         return

@@ -1,4 +1,4 @@
-"""Where and with what the benchmarks run."""
+"""The machine, the system and the packages that the benchmarks run on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PACKAGES = ("pyspark", "pyarrow", "pyiceberg", "kafka-python", "krishiv-spark")
 
 
 def machine(folder: Path) -> Machine:
-    """This machine, and the file system of a folder."""
+    """Return the description of this machine, and of the file system of a folder."""
     return Machine(
         system=platform.platform(),
         processor=_processor(),
@@ -46,7 +46,7 @@ def _processor() -> str:
 
 
 def filesystem(folder: Path) -> str:
-    """The type of the file system that a folder is on, such as ext4; empty if nobody tells."""
+    """Return the type of the file system of a folder, such as ext4; empty if it is unknown."""
     place = folder.resolve()
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
     return next((mounts[each] for each in (place, *place.parents) if each in mounts), "")
@@ -78,7 +78,7 @@ def _java() -> str:
 
 
 def commit() -> tuple[str, bool]:
-    """The commit of this repository, and whether files differ from it; ("", False) without one."""
+    """Return the repository's commit, and whether files differ from it; ("", False) if none."""
     try:
         name = _output("git", "rev-parse", "HEAD", check=True).strip()
         return name, bool(_output("git", "status", "--porcelain", "-uno", check=True).strip())

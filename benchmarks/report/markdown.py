@@ -16,7 +16,7 @@ _CHANGED = ("benchmark", "figure", "before", "now", "change")
 
 
 def document(results: Results, changes: Iterable[Change] = ()) -> str:
-    """Where it was measured, the figures, the command of each benchmark, and what has changed."""
+    """Return the machine, the figures, the command of each benchmark, and the changes."""
     if not results.benchmarks:
         return "Nothing has been recorded yet.\n"
     changed = list(changes)

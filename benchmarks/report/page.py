@@ -45,7 +45,7 @@ _CHANGED = ("benchmark", "figure", "before", "now", "change")
 
 
 def page(results: Results, changes: Iterable[Change] = ()) -> str:
-    """The whole page.
+    """Return the whole page.
 
     Args:
         results: A section for each benchmark.
@@ -76,7 +76,7 @@ def _link(name: str) -> str:
 
 
 def _closing(results: Results) -> Iterator[str]:
-    """What several runs were is long, and nobody's first question."""
+    """Yield the circumstances of several runs, which are long and rarely needed."""
     if len(results.taken) > 1:
         yield "<h2>Where, when, and with what</h2>"
         yield from _circumstances(results)

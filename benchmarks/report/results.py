@@ -33,7 +33,7 @@ class _Value(BaseModel):
 
 
 class Machine(_Value):
-    """What the figures were measured on.
+    """The machine that the figures were measured on.
 
     Attributes:
         system: Kernel and C library.
@@ -50,7 +50,7 @@ class Machine(_Value):
     filesystem: str
 
     def like(self, other: Machine) -> bool:
-        """Whether figures of the two can be compared: the system may have been updated."""
+        """Return True if figures of the two can be compared: the system may have been updated."""
         mine, its = (
             (one.processor, one.cores, round(one.memory / 2**30), one.filesystem)
             for one in (self, other)
@@ -85,7 +85,7 @@ class Taken(_Value):
 
 
 class Outcome(_Value):
-    """What one benchmark has found.
+    """The results of one benchmark.
 
     Attributes:
         about: The first line of its description.
@@ -120,11 +120,11 @@ class Results(_Value):
     is_summary: bool = False
 
     def of(self, benchmark: str) -> Taken:
-        """The run that a benchmark belongs to."""
+        """Return the run that a benchmark belongs to."""
         return self.taken[self.benchmarks[benchmark].taken]
 
     def failures(self) -> list[str]:
-        """The benchmarks that failed."""
+        """Return the benchmarks that failed."""
         return [name for name, outcome in self.benchmarks.items() if outcome.failed]
 
     def figures(self) -> Iterator[tuple[str, Figure]]:
@@ -135,7 +135,7 @@ class Results(_Value):
 
 
 def merged(older: Results, newer: Results) -> Results:
-    """The newer outcome of each benchmark, and the runs that are still needed.
+    """Return the newer outcome of each benchmark, and the runs that are still needed.
 
     One that lacked a peer does not take the place of one that had it.
     """

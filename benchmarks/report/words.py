@@ -10,17 +10,17 @@ __all__ = ["change", "circumstances", "goal", "middle", "number", "runs", "sprea
 
 
 def number(value: float) -> str:
-    """A value with about three digits that count."""
+    """Return a value with about three significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def middle(line: Figure) -> str:
-    """The median and its unit."""
+    """Return the median and its unit."""
     return f"{number(line.median)}{'' if line.unit == 'x' else ' '}{line.unit}"
 
 
 def spread(line: Figure) -> str:
-    """The interval; or else what there is, said so."""
+    """Return the interval, or a description of the values if there is none."""
     if line.interval:
         low, high = line.interval
         return f"{number(low)} - {number(high)}"
@@ -30,7 +30,7 @@ def spread(line: Figure) -> str:
 
 
 def goal(line: Figure) -> str:
-    """What it should reach, and whether it does; a dash without."""
+    """Return the target, and whether it is reached; a dash without one."""
     if line.goal is None:
         return "-"
     side = "at most" if line.goal.at_most else "at least"
@@ -38,7 +38,7 @@ def goal(line: Figure) -> str:
 
 
 def change(found: Change) -> str:
-    """The verdict, by how much, and why there is none."""
+    """Return the verdict, with its difference, or the reason why there is none."""
     percent = "" if found.percent is None else f"{found.percent:+.1f} %, "
     why = f": {found.why}" if found.why else ""
     return f"{percent}{found.verdict.value}{why}"
@@ -61,7 +61,7 @@ def circumstances(taken: Taken) -> str:
 
 
 def runs(results: Results) -> list[str]:
-    """The circumstances of each run of a result, and which benchmarks belong to it."""
+    """Return the circumstances of each run of a result, and its benchmarks."""
     many = len(results.taken) > 1
     found = []
     for key, taken in results.taken.items():

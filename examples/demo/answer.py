@@ -1,4 +1,4 @@
-"""What must come out, from the flights themselves, and what did."""
+"""The expected answers, from the flights themselves, and the actual ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from examples.demo.pipeline import ICEBERG_TABLE
 
 
 def table_of(folder: Path) -> pa.Table:
-    """The table as a reader sees it that knows nothing of us."""
+    """Return the table as an independent reader sees it."""
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         found = connection.read_parquet(f"{folder}/**/*.parquet", hive_partitioning=True)
@@ -22,13 +22,13 @@ def table_of(folder: Path) -> pa.Table:
 
 
 def iceberg_table(warehouse: Path) -> Table:
-    """The Iceberg table, as PyIceberg alone opens it: its catalog is a file in the warehouse."""
+    """Return the Iceberg table as PyIceberg alone opens it: its catalog is a file."""
     catalog = SqlCatalog("krishiv", uri=f"sqlite:///{warehouse}/catalog.db")
     return catalog.load_table(ICEBERG_TABLE)
 
 
 def problems(events: pa.Table, rows: pa.Table, by_hour: pa.Table, latest: pa.Table) -> list[str]:
-    """What is wrong with what came out; nothing, if all is well.
+    """Return the faults of the result; empty if it is right.
 
     Args:
         events: What went in.
@@ -44,12 +44,12 @@ def problems(events: pa.Table, rows: pa.Table, by_hour: pa.Table, latest: pa.Tab
 
 
 def problems_in_topic(events: pa.Table, records: pa.Table) -> list[str]:
-    """What is wrong with the records of the topic; nothing, if all is well."""
+    """Return the faults of the topic's records; empty if they are right."""
     return _differences("the topic", events, records)
 
 
 def _latest(events: pa.Table) -> pa.Table:
-    """The last event of each flight."""
+    """Return the last event of each flight."""
     places = pa.table({"flight": events["flight_id"], "place": pa.array(range(len(events)))})
     last = places.group_by("flight").aggregate([("place", "max")])
     return events.take(last["place_max"])

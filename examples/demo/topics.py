@@ -22,7 +22,7 @@ KEPT = {"retention.ms": "-1"}
 
 @dataclass(frozen=True)
 class Topic:
-    """Where the flights go through.
+    """The topic that the flights go through.
 
     Attributes:
         bootstrap: The brokers.
@@ -35,7 +35,7 @@ class Topic:
 
 @contextmanager
 def opened() -> Iterator[tuple[Topic, str]]:
-    """A new topic at a broker of its own, or at the one of KRISHIV_TEST_KAFKA; and whose it is."""
+    """Create a topic, temporarily or at KRISHIV_TEST_KAFKA; yield it and the origin."""
     with open_cluster() as cluster, contextlib.ExitStack() as stack:
         admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
         stack.callback(admin.close)
@@ -46,7 +46,7 @@ def opened() -> Iterator[tuple[Topic, str]]:
 
 
 def flights_in(topic: Topic, schema: pa.Schema) -> pa.Table:
-    """What kafka-python's consumer finds, which reads committed records only."""
+    """Return the records that kafka-python's consumer of committed records finds."""
     consumer = KafkaConsumer(
         bootstrap_servers=topic.bootstrap,
         isolation_level="read_committed",

@@ -1,4 +1,4 @@
-"""What rows are, in a number: the same for the same rows, in whatever order and batches. Anywhere.
+"""Numbers for rows: the same for the same rows, in whatever order and batches. Anywhere.
 
 The number of rows, and the sum of a hash of each, modulo 2**64. Sinks keep it with what they have
 written, so neither hashes nor their sum can change between releases.
@@ -23,7 +23,7 @@ _Hashes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 
 _MODULUS = 2**64
 _STEP = np.uint64(0x9E3779B97F4A7C15)
-"""What tells one place from the next: odd, so that it reaches all numbers."""
+"""The distance of neighbouring places: odd, so that it reaches all numbers."""
 _NULL = np.uint64(0x6E756C6C)
 _INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 

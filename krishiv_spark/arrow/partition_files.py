@@ -51,14 +51,14 @@ class Spill(Generic[Key]):
         self._places: dict[Key, array[int]] = {}
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """Return the number of keys."""
         return len(self._fresh.keys() | self._places.keys())
 
     def __contains__(self, key: Key) -> bool:
         return key in self._fresh or key in self._places
 
     def keys(self) -> list[Key]:
-        """The keys, in the order in which they came."""
+        """Return the keys, in the order in which they were added."""
         return list(dict.fromkeys((*self._places, *self._fresh)))
 
     def add(self, key: Key, rows: pa.Table) -> None:
@@ -101,7 +101,7 @@ class Spill(Generic[Key]):
             self._file.close()
 
     def _run(self, number: int) -> pa.Table:
-        """What was flushed together; its buffers are the file's."""
+        """Return the tables of one flush, whose buffers are the file's."""
         start, end = self._runs[number]
         if end > self._mapped.size:  # a mapping for each run would be a descriptor for each
             self._opened = {}
@@ -177,7 +177,7 @@ class GrowingFile(Protocol[Closed_co]):
 
     @property
     def room(self) -> int | None:
-        """How many rows it still takes, 0 when it is to be completed; None for any number."""
+        """Return the number of rows that fit, 0 when it is to be completed; None for any number."""
         ...
 
     def write(self, rows: pa.Table) -> None:
@@ -238,7 +238,7 @@ class OpenFiles(ABC, Generic[Key, Growing, Closed]):
 
     @property
     def may_write_early(self) -> bool:
-        """Whether rows may be written before all rows of their partition are there."""
+        """Return True if rows may be written before all rows of their partition are there."""
         return True
 
     def arranged(self, pieces: Sequence[pa.Table]) -> Iterator[pa.Table]:

@@ -73,7 +73,7 @@ _REPEATED_S = 24 * 60 * 60.0
 """Time after which an epoch whose commit was refused is assumed to have been repeated."""
 
 _VERDICTS: LruCache[tuple[str, str], bool] = LruCache(64)
-"""Whether this process found another history, by UUID and location of the table."""
+"""True if this process found another history, by UUID and location of the table."""
 
 
 def open_own_table(options: IcebergSinkOptions) -> Table:

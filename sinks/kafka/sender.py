@@ -83,7 +83,7 @@ class PartitionQueue:
         self._is_acknowledged = False
 
     def put(self, encoded: EncodedBatch) -> int:
-        """Number a batch, after those before, and return its size in bytes."""
+        """Assign the next number to a batch, and return its size in bytes."""
         data = encoded.to_bytes(
             self._producer.producer_id,
             self._producer.producer_epoch,
@@ -408,7 +408,7 @@ _EXPLANATIONS = {
     "UnsupportedCompressionTypeError": "choose another 'kafka.compression.type'",
     "NotEnoughReplicasError": "fewer replicas are in sync than 'min.insync.replicas' requires",
 }
-"""What the user can do, by the name of kafka-python's error."""
+"""Advice for the user, by the name of kafka-python's error."""
 
 
 def explain_produce_error(error: Exception, records: int, size: int) -> str:

@@ -50,8 +50,8 @@ class ChangedRowsError(OffsetError):
 
 
 Reading = Literal["rows", "changes", "copies", "nothing"]
-"""What is read of a snapshot: the rows that it adds; the rows that it adds and deletes; only copies
-of rows that were added just before; or nothing."""
+"""Rows of a snapshot to read: those that it adds; those that it adds and deletes; only copies of
+rows that were added just before; or none."""
 
 # A replace is a compaction: the same rows in other files.
 _WITHOUT_CHANGES: dict[str, Reading] = {"append": "rows", "replace": "nothing"}

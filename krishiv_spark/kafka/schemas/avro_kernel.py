@@ -35,7 +35,7 @@ ERRORS = (
     "a list has too many elements without bytes",
     "a time is out of range",
 )
-"""What is wrong with a record, by the kernel's code."""
+"""Description of each fault of a record, by the kernel's code."""
 
 (
     GOOD,

@@ -276,7 +276,7 @@ def _flag_valid(column: pa.ChunkedArray) -> Numbers:
 
 
 def _number_lists(column: pa.ChunkedArray) -> Numbers:
-    """Number lists by the numbers of their elements in order."""
+    """Return numbers for lists, by the numbers of their elements in order."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
     # Each element takes the eight bytes of its number.
     ends = np.concatenate([[0], np.cumsum(lengths)]) * 8
@@ -288,7 +288,7 @@ def _number_lists(column: pa.ChunkedArray) -> Numbers:
 
 
 def _number_tuples(parts: Sequence[Numbers], rows: int) -> Numbers:
-    """Number rows by the numbers of their parts; numbers do not exceed the number of rows."""
+    """Return numbers for rows, by the numbers of their parts; at most the number of rows."""
     if not parts:
         return np.zeros(rows, np.int64)
     together = pa.py_buffer(np.ascontiguousarray(np.stack(parts, axis=1)))

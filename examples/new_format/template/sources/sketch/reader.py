@@ -21,7 +21,7 @@ class SketchSourceOptions(SourceOptions):
 
 
 class SketchOffset(Offset):
-    """Where a query stands.
+    """The position of a query.
 
     Attributes:
         next: The first row that was not read.
@@ -40,21 +40,21 @@ class SketchReader(StreamReader[SketchOffset, tuple[int, int]]):
     options: SketchSourceOptions
 
     def infer_schema(self) -> pa.Schema:
-        """The columns where the user names none; driver."""
+        """Return the columns if the user names none; driver."""
         raise NotImplementedError
 
     def initial(self) -> SketchOffset:
-        """Where a new query begins; driver."""
+        """Return the position of a new query; driver."""
         return SketchOffset()
 
     def latest(self, start: SketchOffset, limit: Limit) -> SketchOffset:
-        """The exclusive end of the next batch; driver."""
+        """Return the exclusive end of the next batch; driver."""
         raise NotImplementedError
 
     def plan(self, start: SketchOffset, end: SketchOffset) -> Sequence[tuple[int, int]]:
-        """The rows between two positions, in parts that tasks read; driver, the same for ever."""
+        """Return the rows between two positions in parts for tasks, always the same; driver."""
         return [(start.next, end.next)]
 
     def read(self, partition: tuple[int, int]) -> Iterator[pa.RecordBatch]:
-        """The rows of a part; executor."""
+        """Yield the rows of a part; executor."""
         raise NotImplementedError
