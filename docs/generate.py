@@ -61,16 +61,12 @@ from krishiv_spark.storage import ENVIRONMENT
 from krishiv_spark.storage.base import store_kinds, store_type
 from krishiv_spark.storage.settings import StoreSettings
 from krishiv_spark.storage.storage import StorageOptions
-from krishiv_spark.testing import OffsetConformance, Rule, SinkConformance, SourceConformance
-from krishiv_spark.testing.suites.base import Suite
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILES = (
-    "examples/inbox_sink.py",
     "examples/json_source.py",
     "examples/sqlite_sink.py",
-    "tests/kit/test_inbox_example.py",
     "tests/kit/test_json_example.py",
     "tests/kit/test_sqlite_example.py",
 )
@@ -83,7 +79,6 @@ TEMPLATES = {
         "tests/test_NAME_source.py": "tests/kit/test_json_example.py",
     }.items()
 }
-SUITES = {"offset": OffsetConformance, "sink": SinkConformance, "source": SourceConformance}
 JOB_PARTS = {
     "job": JobSpec,
     "job.depot": Depot,
@@ -241,15 +236,6 @@ def _job_default(field: FieldInfo) -> str:
     return f"`{_written(field.default, field.metadata)}`"
 
 
-def cases_table(suite: type[Suite]) -> str:
-    """One row for each case of a suite of the kit: its name, and what it promises."""
-    cases = {name: case for name, case in vars(suite).items() if name.startswith("test_")}
-    return table(
-        ["case", "what it promises"],
-        [[f"`{name}`", " ".join(str(case.__doc__).split())] for name, case in cases.items()],
-    )
-
-
 def error_block(error: type[errors.KrishivError]) -> str:
     """Return the block of a class of errors: its docstring, for a page."""
     text = inspect.cleandoc(error.__doc__ or "")
@@ -315,9 +301,6 @@ def blocks() -> dict[str, str]:
     }
     tables |= {f"error.{error.__name__}": error_block(error) for error in ERRORS}
     tables["metrics"] = metrics_table()
-    tables["rules"] = table(["rule", "what it says"], [[f"`{r.name}`", r.value] for r in Rule])
-    for name, suite in SUITES.items():
-        tables[f"cases.{name}"] = cases_table(suite)
     for name, part in JOB_PARTS.items():
         tables[name] = keys_table(part)
     tables["shared.source"] = options_table(SourceOptions)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import click
 
 from model.bounds import BOUNDS
-from model.rules import RULES, Rule
+from model.rules import RULES
 from model.tlc import FOLDER, Found
 
-_BOUND_HEAD = ("module", "bound", "states", "distinct", "depth")
-_RULE_HEAD = ("module", "rule", "what is so with it", "without it", "states", "steps")
+_BOUND_HEAD = ("module", "bound", "distinct states", "depth")
+_MODULE_HEAD = ("module", "bounds", "distinct states in all")
+_RULE_HEAD = ("module", "rule", "with the rule", "violated without it")
 _TABLE = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -31,7 +34,7 @@ def main(bound: str, *, write: bool) -> None:
     bounds = list(_shown(_BOUND_HEAD, _checked_bounds(full=full)))
     rules = list(_shown(_RULE_HEAD, _checked_rules(full=full)))
     if write and full:
-        _write({"bounds": _table(_BOUND_HEAD, bounds), "rules": _table(_RULE_HEAD, rules)})
+        _write({"bounds": _by_module(bounds), "rules": _table(_RULE_HEAD, rules)})
 
 
 def _shown(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, ...]]:
@@ -47,7 +50,7 @@ def _checked_bounds(*, full: bool) -> Iterator[tuple[Any, ...]]:
         if each.small or full:
             found = each.check()
             _demand(found, None, f"{each.module}, {each.name}")
-            yield each.module, each.name, found.states, found.distinct, found.depth
+            yield each.module, each.name, found.distinct, found.depth
 
 
 def _checked_rules(*, full: bool) -> Iterator[tuple[Any, ...]]:
@@ -58,11 +61,7 @@ def _checked_rules(*, full: bool) -> Iterator[tuple[Any, ...]]:
                 _demand(each.check(on=True), None, f"{what}, with the rule")
             found = each.check(on=False)
             _demand(found, each.caught_by, f"{what}, without the rule")
-            yield _rule_row(each, found)
-
-
-def _rule_row(rule: Rule, found: Found) -> tuple[Any, ...]:
-    return rule.module, rule.name, rule.says, rule.caught_by, found.states, found.depth
+            yield each.module, each.name, each.says, each.caught_by
 
 
 def _demand(found: Found, violated: str | None, what: str) -> None:
@@ -77,6 +76,16 @@ def _line(cells: Iterable[str]) -> str:
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(_line(row) for row in (head, ("---",) * len(head), *rows)) + "\n"
+
+
+def _by_module(bounds: Iterable[tuple[str, ...]]) -> str:
+    """Return a table with one row for each module: its bounds, and the sum of their states."""
+    rows = []
+    for module, found in groupby(bounds, key=itemgetter(0)):
+        _, names, states, _ = zip(*found, strict=True)
+        total = sum(int(count.replace(",", "")) for count in states)
+        rows.append((module, "; ".join(names), f"{total:,}"))
+    return _table(_MODULE_HEAD, rows)
 
 
 def _write(tables: dict[str, str]) -> None:

@@ -28,7 +28,7 @@ class Rule:
     Attributes:
         module: Of the model.
         name: Of the rule; unique in its module.
-        says: What is so with the rule.
+        says: The rule in a sentence.
         caught_by: What does not hold without it.
         constants: The bound in which that shows, as in `Bound`.
         without: Constants that switch it off, if it is no name in `Off`.
@@ -57,7 +57,7 @@ _EPOCH_LOG = (
     Rule(
         "EpochLog",
         "fence",
-        "an intent stands right after the owner entry of its generation",
+        "an intent directly follows the owner entry of its generation",
         "IntentsAreWhole",
         {**PUNCTUAL, "Turns": "4", "Age": "1"},
         small=True,
@@ -69,25 +69,25 @@ _EPOCH_LOG = (
         "Recovers",
         CALM,
     ),
-    Rule("EpochLog", "void", "an intent that came to nothing is voided", "Recovers", CALM),
+    Rule("EpochLog", "void", "an intent that failed is voided", "Recovers", CALM),
     Rule(
         "EpochLog",
         "owner",
-        "whoever skips an epoch asks whether it owns the log",
+        "a driver that skips an epoch checks that it owns the log",
         "OnlyOwnersGoOn",
         {"Turns": "4"},
     ),
     Rule(
         "EpochLog",
         "settled",
-        "an owner entry says which intent is finished",
+        "an owner entry records which intent is finished",
         "OwnerDecides",
         {**FORGOTTEN, **LONGER, "Epochs": "2"},
     ),
     Rule(
         "EpochLog",
         "prepare",
-        "a committer looks whether all is open before the intent",
+        "a committer checks before the intent that all transactions are open",
         "IntentsAreWhole",
         PUNCTUAL,
         small=True,
@@ -95,14 +95,14 @@ _EPOCH_LOG = (
     Rule(
         "EpochLog",
         "untouched",
-        "a commit that failed after its intent is left alone",
+        "nothing is aborted after a commit that failed after its intent",
         "IntentsAreWhole",
         PUNCTUAL,
     ),
     Rule(
         "EpochLog",
         "ask",
-        "whoever sweeps asks who owns the log after it has seen what is open",
+        "a sweep lists open transactions first, then checks the owner of the log",
         "IntentsAreWhole",
         PUNCTUAL,
         small=True,
@@ -110,7 +110,7 @@ _EPOCH_LOG = (
     Rule(
         "EpochLog",
         "precise",
-        "a sweep ends the transactions that it saw, not those of the same id",
+        "a sweep ends the transactions that it listed, not later ones of the same id",
         "IntentsAreWhole",
         PUNCTUAL,
     ),
@@ -124,14 +124,14 @@ _EPOCH_LOG = (
     Rule(
         "EpochLog",
         "kept",
-        "a void names what is visible all the same",
+        "a void names the part that is visible",
         "NoDuplicate",
         {"Drivers": "{d1}", "Tasks": "{t1, t2}"},
     ),
     Rule(
         "EpochLog",
         "sweep",
-        "a planner sweeps what earlier generations left",
+        "a planner sweeps leftovers of earlier generations",
         "SweptBefore",
         _ALONE,
         small=True,
@@ -139,7 +139,7 @@ _EPOCH_LOG = (
     Rule(
         "EpochLog",
         "close",
-        "a committer sweeps what lost attempts left",
+        "a committer sweeps leftovers of lost attempts",
         "SweptAfter",
         {**_ALONE, "Attempts": "2", "Slots": "2", "AtOnce": "TRUE"},
     ),
@@ -154,14 +154,14 @@ _EPOCH_LOG = (
     Rule(
         "EpochLog",
         "free",
-        "an attempt takes an id under which nothing is open",
+        "an attempt uses an id without an open transaction",
         "Undisturbed",
         FOUR_ATTEMPTS,
     ),
     Rule(
         "EpochLog",
         "four slots",
-        "as many ids as attempts that may be alive",
+        "there are as many ids as attempts that may be alive",
         "Undisturbed",
         FOUR_ATTEMPTS,
         {"Slots": "3"},
@@ -170,7 +170,7 @@ _EPOCH_LOG = (
     Rule(
         "EpochLog",
         "two turns",
-        "other ids than the generation before",
+        "a generation uses other ids than the previous one",
         "IntentsAreWhole",
         {**PUNCTUAL, "Age": "1"},
         {"Turns": "1"},
@@ -181,25 +181,27 @@ _FILES = (
     Rule("Files", "fence", "as in EpochLog", "NoLoss"),
     Rule("Files", "recover", "as in EpochLog", "NoLoss", {"Wild": "2", "Owners": "5"}),
     Rule("Files", "generation", "a planner sweeps older generations only", "NoLoss", small=True),
-    Rule("Files", "last", "the folder goes when all files are renamed", "NoLoss", small=True),
+    Rule(
+        "Files", "last", "the folder is removed after all files are renamed", "NoLoss", small=True
+    ),
     Rule(
         "Files",
         "newfirst",
-        "new files appear before those that they replace go",
+        "new files appear before replaced files are removed",
         "NoLoss",
         {"Replace": "TRUE"},
     ),
     Rule(
         "Files",
         "prepare",
-        "a committer looks whether all files are there before the intent",
+        "a committer checks before the intent that all files exist",
         "NoLoss",
         {"Vanish": "TRUE"},
     ),
     Rule(
         "Files",
         "nofolder",
-        "only a planner makes the folder of a generation",
+        "only a planner creates the folder of a generation",
         "DoneIsDone",
         {"Attempts": "2"},
     ),
@@ -219,18 +221,18 @@ _CHECKPOINT = (
     Rule(
         "Checkpoint",
         "digest",
-        "an epoch that is held has the same offsets",
+        "a committed epoch is skipped only if its offsets are the same",
         "NoLoss",
         _CUT,
         small=True,
     ),
     Rule(
-        "Checkpoint", "follows", "an epoch begins where the one before ended", "NoDuplicate", _CUT
+        "Checkpoint", "follows", "an epoch starts where the previous one ended", "NoDuplicate", _CUT
     ),
     Rule(
         "Checkpoint",
         "held",
-        "that one is the newest held as well as the newest begun",
+        "the previous epoch is the newest committed one as well as the newest started one",
         "NoLoss",
         {**_CUT, "Rows": "4"},
         small=True,
@@ -238,14 +240,14 @@ _CHECKPOINT = (
     Rule(
         "Checkpoint",
         "holes",
-        "no number is passed over",
+        "no number is skipped",
         "NoDuplicate",
         {"Copies": '{"log"}', "Restores": "1", "Rows": "4", "Owners": "5"},
     ),
     Rule(
         "Checkpoint",
         "seen",
-        "no epoch is before one that has begun",
+        "no epoch precedes one that has started",
         "GetsOn",
         {"Rows": "4", "Filtered": "{2, 3}"},
     ),
@@ -259,7 +261,7 @@ _CHECKPOINT = (
     Rule(
         "Checkpoint",
         "empty",
-        "only a query without epochs begins with an empty log",
+        "only a query without epochs starts with an empty log",
         "NoDuplicate",
         {"Losses": "1"},
     ),
@@ -273,7 +275,7 @@ _JOURNAL = (
     Rule(
         "Journal",
         "content",
-        "a name that is taken may be by the own first try",
+        "a name that exists may be from the process's own first try",
         "RefusedIsNotTrue",
     ),
     Rule(
@@ -282,21 +284,21 @@ _JOURNAL = (
     Rule(
         "Journal",
         "lookafter",
-        "whoever has created an entry looks for a newer snapshot",
+        "a process that created an entry checks for a newer snapshot",
         "OneOrder",
         TWO_FOLDS,
     ),
     Rule(
         "Journal",
         "lag",
-        "a fold removes what the snapshot before covers",
+        "a fold removes only entries that the previous snapshot covers",
         "NothingOldIsRead",
         small=True,
     ),
     Rule(
         "Journal",
         "older",
-        "that snapshot stays",
+        "the previous snapshot stays",
         "NothingOldIsRead",
         TWO_FOLDS,
     ),
@@ -313,30 +315,30 @@ _COMPARE_AND_SET = (
     Rule(
         "CompareAndSet",
         "requirement",
-        "a catalog takes a change only upon what it was built upon",
+        "a catalog accepts a change only on the state that it was built on",
         "NoDuplicate",
         small=True,
     ),
-    Rule("CompareAndSet", "mark", "the mark is looked for on every attempt", "NoDuplicate"),
+    Rule("CompareAndSet", "mark", "every attempt checks the mark", "NoDuplicate"),
     Rule("CompareAndSet", "property", "the mark outlives its snapshot", "NoDuplicate"),
     Rule(
         "CompareAndSet",
         "untouched",
-        "nothing is removed while the outcome is not known",
+        "nothing is removed while the outcome is unknown",
         "FilesAreThere",
         small=True,
     ),
     Rule(
         "CompareAndSet",
         "look",
-        "whoever had no answer looks for its own snapshot",
+        "a writer without a response checks for its own snapshot",
         "NoDuplicate",
         JOB_ALONE,
     ),
     Rule(
         "CompareAndSet",
         "history",
-        "a job gives up if its snapshot may have come and gone",
+        "a job fails if its snapshot may have expired already",
         "NoDuplicate",
         JOB_ALONE,
         small=True,
