@@ -111,8 +111,9 @@ def test_nothing_grows_with_the_number_of_batch_jobs(cluster, tmp_path, monkeypa
     }
     options = KafkaSinkOptions.parse(given, "krishiv-kafka")
     sizes, coordinators = zip(*(run_job(options) for _ in range(JOBS)), strict=True)
-    # A connection to each broker for who waits is opened beside the jobs, at some time or other.
-    assert max(sizes[JOBS // 2 :]) <= max(sizes[: JOBS // 2]) + len(cluster.brokers)
+    # A connection that waits for a coordinator may be opened during any job, and counts as two or
+    # three. What each job leaves behind would add JOBS // 2 or more.
+    assert max(sizes[JOBS // 2 :]) < max(sizes[: JOBS // 2]) + JOBS // 2
     assert max(coordinators) <= 40  # a job asks for eight; beyond 20, those before it go
 
 
