@@ -26,10 +26,10 @@ def die_after(owner, name):
     setattr(owner, name, dying)
 
 where = {
-    "stopped": (replaying.Replaying, "_stop_starts"),
+    "stopped": (replaying.QueryReplay, "_stop_starts"),
     "files": (replay_targets._LogTarget, "take_back"),
     "table": (replay_targets._TableTarget, "take_back"),
-    "checkpoint": (rewinding.Rewinding, "_remove"),
+    "checkpoint": (rewinding.CheckpointRewind, "_remove"),
 }
 die_after(*where[sys.argv[1]])
 sys.exit(CliRunner().invoke(main, ["replay", *sys.argv[2:]]).exit_code)
