@@ -237,12 +237,13 @@ def _job_default(field: FieldInfo) -> str:
 
 
 def error_block(error: type[errors.KrishivError]) -> str:
-    """Return the block of a class of errors: its docstring, for a page."""
-    text = inspect.cleandoc(error.__doc__ or "")
-    said = re.split(r"\n(?:Args|Attributes):", text)[0].strip()
-    bases = " and ".join(f"`{base.__name__}`" for base in error.__bases__)
-    passes = "may be transient" if may_pass(error.__name__) else "is not transient"
-    return f"{said}\n\nA kind of {bases}; it {passes}.\n"
+    """Return the block of a class of errors: the summary of its docstring, and what is special."""
+    summary = " ".join(inspect.cleandoc(error.__doc__ or "").split("\n\n")[0].split())
+    others = set(error.__bases__) - {errors.KrishivError, Exception}
+    bases = [f"`{base.__name__}`" for base in error.__bases__ if base in others]
+    kind = f" A kind of {' and '.join(bases)}." if bases else ""
+    passes = " It may be transient." if may_pass(error.__name__) else ""
+    return f"{summary}{kind}{passes}\n"
 
 
 def metrics_table() -> str:
