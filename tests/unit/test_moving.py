@@ -364,7 +364,7 @@ def test_a_log_that_holds_later_epochs_is_said_to_refuse(old):
 
 # That of Iceberg needs a table: `test_moving_iceberg`.
 EXAMPLES = re.findall(
-    r"^    krishiv-spark checkpoint ((?!.*--from iceberg).*)$", GUIDE.read_text(), re.MULTILINE
+    r"^ {4,}krishiv-spark checkpoint ((?!.*--from iceberg).*)$", GUIDE.read_text(), re.MULTILINE
 )
 
 
