@@ -255,8 +255,8 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     offsets_together: int = Field(
         default=10_000,
         ge=0,
-        description="Kafka partitions with no more new offsets than this together are read by one "
-        "task; 0 means one task for each partition.",
+        description="Kafka partitions that together have no more new offsets than this are read by "
+        "one task; 0 means one task for each partition.",
     )
     include_headers: bool = Field(default=False, description="Add a column `headers`.")
     columns: Names = Field(
