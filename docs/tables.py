@@ -28,7 +28,7 @@ _SYSTEMS = {"ubuntu-latest": "Linux (Ubuntu)", "macos-latest": "macOS"}
 _COUNTED = {
     "calls": "calls",
     "files": "files",
-    "looks": "looks at files",
+    "looks": "calls of stat",
     "system calls": "reads and writes",
     "statements": "SQL statements",
     "requests": "requests",
@@ -77,11 +77,17 @@ def is_beside_a_peer(line: Figure) -> bool:
 
 
 def ratios_table(recorded: Results) -> str:
-    """Return a table of the ratios to other connectors, and of the figures that miss a goal."""
+    """Return a table of the ratios to other connectors, and of the figures that miss a goal.
+
+    Of a benchmark with goals, ratios without one are left out: they are variants.
+    """
+    figures = [(name, line) for name, line in recorded.figures() if "bare" not in line.name]
+    with_goals = {name for name, line in figures if line.goal}
     rows = [
         [f"`{name}`", line.name, words.middle(line), words.spread(line), words.goal(line)]
-        for name, line in recorded.figures()
-        if is_beside_a_peer(line) or (line.goal and not line.met and "bare" not in line.name)
+        for name, line in figures
+        if (is_beside_a_peer(line) and (line.goal or name not in with_goals))
+        or (line.goal and not line.met)
     ]
     return table(["benchmark", "figure", "median", "95 % interval", "goal"], rows)
 
