@@ -139,7 +139,7 @@ def options_table(model: type[Options], without: Collection[str] = ()) -> str:
     """One row for each option of a model, but for those of some fields; shared ones come last."""
     rows = [
         [f"`{name}`", _default(model, field), model.model_fields[field].description or ""]
-        for name, field in sorted(model.offered().items(), key=lambda item: item[1] in _SHARED)
+        for name, field in sorted(model.user_options().items(), key=lambda item: item[1] in _SHARED)
         if field not in without
     ]
     return table(["option", "default", "meaning"], rows)

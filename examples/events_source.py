@@ -27,7 +27,7 @@ class _Options(SourceOptions):
     timeout: options.Duration = Field(default=10_000, description="Time-out of each request.")
     rows_per_task: int = Field(default=100_000, gt=0, description="Most events of a task.")
 
-    refuses: ClassVar[Mapping[str, str]] = dict.fromkeys(
+    unsupported: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("max_files_per_trigger", "max_bytes_per_trigger"), _UNITS
     )
 

@@ -139,12 +139,12 @@ class KrishivDataSource(DataSource):
     @message_before_traceback
     def schema(self) -> StructType:
         if (asked := PreflightRequest.from_options(self.options)) is not None:
-            return self._checked(asked)
+            return self._check_preflight(asked)
         from krishiv_spark.lifecycle.read import RowSchema
 
         # Spark does not say whether a stream or a batch will have it.
         reader = self._reader(None, streaming=True)
-        row_schema = RowSchema.inferred(plain_schema(reader.infer_schema()), reader.options)
+        row_schema = RowSchema.from_reader(plain_schema(reader.infer_schema()), reader.options)
         return spark_schema(row_schema.target)
 
     @final
@@ -196,11 +196,11 @@ class KrishivDataSource(DataSource):
             )
         if location is None:
             return StreamWrite(writer)
-        checkpoint = SparkCheckpoint(location, Storage.given(self.options))
+        checkpoint = SparkCheckpoint(location, Storage.for_query(self.options))
         hidden = referenced_values(self.options)
         return StreamWrite(writer, checkpoint=checkpoint, hidden=hidden)
 
-    def _checked(self, asked: PreflightRequest) -> StructType:
+    def _check_preflight(self, asked: PreflightRequest) -> StructType:
         """Raise what keeps a query from being started; else a schema, of rows that nobody reads."""
         options = type(self.options)()  # in which case does not count, as in the other one
         for key, text in self.options.items():
@@ -219,7 +219,7 @@ class KrishivDataSource(DataSource):
         self._check_spark(schema)
         options = self._reader(None, streaming=streaming).options
         warn_of_plain_secrets(type(options), self.options, self.format_name)
-        row_schema = RowSchema.expected(arrow_schema(schema), options)
+        row_schema = RowSchema.from_user(arrow_schema(schema), options)
         return self._reader(row_schema.columns, streaming=streaming), row_schema
 
     def _check_spark(self, schema: object) -> None:

@@ -151,7 +151,7 @@ class State(Value):
             change |= {"finished_intent": finished or None}
         elif entry.kind == "intent":
             change |= {"intent": entry, "intent_number": number}
-            change |= self._committed(entry.epoch, entry.offsets or self.offsets)
+            change |= self._commit_changes(entry.epoch, entry.offsets or self.offsets)
             change |= self._previous(self.committed_epoch, self.committed_offsets)
             if entry.epoch != self.salvaged_epoch:
                 change |= (
@@ -161,11 +161,11 @@ class State(Value):
             change |= {"intent": None, "intent_number": 0}
             # One step back is enough: between an intent and its void are owner entries only, and a
             # second void would need an intent of its own.
-            change |= self._committed(self.previous_epoch, self.previous_offsets)
+            change |= self._commit_changes(self.previous_epoch, self.previous_offsets)
             change |= {"salvaged_epoch": entry.epoch, "salvaged": entry.staged}
         else:
             change |= {"intent": None, "intent_number": 0, "claim": entry.claim}
-            change |= self._committed(
+            change |= self._commit_changes(
                 entry.epoch, None if entry.claim is None else entry.claim.offsets
             )
             # No intent is open after it, so there is nothing that a void could go back to.
@@ -173,7 +173,7 @@ class State(Value):
         return self.model_copy(update=change)
 
     @staticmethod
-    def _committed(epoch: int | None, offsets: PlannedOffsets | None) -> dict[str, Any]:
+    def _commit_changes(epoch: int | None, offsets: PlannedOffsets | None) -> dict[str, Any]:
         return {"committed_epoch": epoch, "committed_offsets": offsets}
 
     @staticmethod

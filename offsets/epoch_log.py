@@ -213,7 +213,7 @@ class EpochLog:
         before = self.cached_state(generation)  # whatever has come since has taken the next number
         # The owner entry is the last one of all: what stands after it has used it up.
         if not 0 < generation == before.owner == before.number:
-            raise self._fenced(generation, before)
+            raise self._fenced_error(generation, before)
         if before.offsets is not None and before.offsets.epoch != epoch:
             raise SinkError(
                 f"generation {generation} of the epoch log {self._journal} was started for "
@@ -229,7 +229,7 @@ class EpochLog:
         # The linearization point: from here on the epoch is true, whatever dies.
         state = self._decide(before, intent)
         if state is None:
-            raise self._fenced(generation, self.state())
+            raise self._fenced_error(generation, self.state())
         return state
 
     def _decide(self, before: State, intent: Entry) -> State | None:
@@ -250,7 +250,7 @@ class EpochLog:
         """
         state = self.state()
         if state.owner != generation:
-            raise self._fenced(generation, state)
+            raise self._fenced_error(generation, state)
 
     def mark_finished(self, state: State) -> None:
         """Note that everything the newest intent of a state names is visible."""
@@ -282,7 +282,7 @@ class EpochLog:
         void = new_entry("void", epoch=state.intent.epoch, staged=salvaged)
         after = self._append(state, void)
         if after is None:
-            raise self._fenced(state.owner, self.state())
+            raise self._fenced_error(state.owner, self.state())
         return after
 
     def adopt(self, state: State, claim: Claim) -> None:
@@ -298,7 +298,7 @@ class EpochLog:
         """
         epoch = None if claim.offsets is None else claim.offsets.epoch
         if self._append(state, new_entry("adopted", epoch=epoch, claim=claim)) is None:
-            raise self._fenced(state.owner, self.state())
+            raise self._fenced_error(state.owner, self.state())
 
     def compact(self, state: State) -> None:
         """Keep the folder small: snapshot a state periodically, and remove covered entries.
@@ -376,7 +376,7 @@ class EpochLog:
         self._stored.note_end(self._known, listing)
         return self._known
 
-    def _fenced(self, generation: int, state: State) -> Fenced:
+    def _fenced_error(self, generation: int, state: State) -> Fenced:
         return Fenced(
             f"generation {generation} of the query no longer owns the epoch log "
             f"{self._journal}: generation {state.owner} ({state.owner_writer}) does; two "

@@ -99,7 +99,7 @@ class ConsoleWriter(AtLeastOnceWriter[Head]):
         sys.stdout.flush()
 
     def _summary(self, epoch: Epoch, staged: Sequence[Head]) -> str:
-        parts = [_counted(sum(head.count for head in staged))]
+        parts = [_format_count(sum(head.count for head in staged))]
         checkpoint = SparkCheckpoint.of(self.options) if self.streaming else None
         if checkpoint is not None:
             planned = checkpoint.offset_seq(epoch.number)
@@ -107,7 +107,7 @@ class ConsoleWriter(AtLeastOnceWriter[Head]):
         return "; ".join(parts)
 
 
-def _counted(rows: int) -> str:
+def _format_count(rows: int) -> str:
     return f"{rows} row" if rows == 1 else f"{rows} rows"
 
 

@@ -258,7 +258,7 @@ def check_targets(
             for record in records:
                 _check_not_ahead(log, query, state, record)
             seen = _Seen(_intents(log, state, begun))
-            _check_not_behind(log, participant, query, _loaded(seen, query, load))
+            _check_not_behind(log, participant, query, _load_intents(seen, query, load))
         except CheckpointMismatch as error:
             check_not_overtaken(log, state, error)
             raise
@@ -279,7 +279,7 @@ def _begun(log: EpochLog, participant: Participant[Any], state: State) -> _Begun
         return before
     if before.newest and before.newest[0][0] == newest[0]:
         return before
-    return before._replace(newest=_needed(participant, (newest, *before.newest))[0])
+    return before._replace(newest=_select_needed(participant, (newest, *before.newest))[0])
 
 
 def _intents(log: EpochLog, state: State, begun: _Begun) -> Iterator[_Intent]:
@@ -323,11 +323,11 @@ class _Seen(Iterator[_Intent]):
             participant: With the targets.
             count: Of the targets.
         """
-        needed, names = _needed(participant, self._seen)
+        needed, names = _select_needed(participant, self._seen)
         return needed if self._is_all or len(names) == count else None
 
 
-def _needed(
+def _select_needed(
     participant: Participant[Any], intents: Iterable[_Intent]
 ) -> tuple[tuple[_Intent, ...], set[str]]:
     """Return the newest intent, and those that left something in further targets; and these."""
@@ -397,7 +397,7 @@ def _check_not_behind(
         raise _behind(log, query, missing, lacking)
 
 
-def _loaded(
+def _load_intents(
     intents: Iterable[_Intent], query: str, load: Load
 ) -> Iterator[tuple[Epoch, Sequence[Any]]]:
     for generation, intent in intents:

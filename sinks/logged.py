@@ -74,7 +74,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         )
         state = self._begin(log, claim, partial(self._check, log, epoch, claim))
         self._begun = state.owner
-        return Ownership(state.owner, state.generations, self._salvaged(log, state))
+        return Ownership(state.owner, state.generations, self._decode_salvaged(log, state))
 
     def export_state(self, query: str) -> str:
         """Return the state of the log, with the own owner entry at its end."""
@@ -175,7 +175,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         if state.committed_epoch is not None and state.committed_epoch < epoch.number:
             log.mark_finished(state)
 
-    def _salvaged(self, log: EpochLog, state: State) -> Salvaged[ModelT] | None:
+    def _decode_salvaged(self, log: EpochLog, state: State) -> Salvaged[ModelT] | None:
         if state.salvaged_epoch is None:
             return None
         return Salvaged(state.salvaged_epoch, self.decode(log, state.salvaged or []))
@@ -232,7 +232,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         try:
             # The void of an epoch comes before the owner entry of whoever stages it again, so a
             # look that is as old as that entry has seen it.
-            found = self._salvaged(log, log.cached_state(generation))
+            found = self._decode_salvaged(log, log.cached_state(generation))
             salvaged = () if found is None or found.epoch != epoch.number else found.staged
             whole = self.participant.prepare(epoch, staged, salvaged)
             dumped = [item.model_dump(mode="json") for item in whole]

@@ -21,9 +21,9 @@ from krishiv_spark.memory.results import (
     QueryResult,
     check_kept_keys,
     check_keys,
-    upserted,
+    upsert,
 )
-from krishiv_spark.memory.store import Store, open_store, quoted
+from krishiv_spark.memory.store import Store, open_store, quote_name
 from krishiv_spark.options import ByteSize, DistinctNames
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, Task, TwoPhaseWriter
 from krishiv_spark.sinks.numbered import NumberedJobOptions
@@ -97,7 +97,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
         _ = self._store  # raises if the store cannot be opened
         name = self.options.result_name()
         if name is not None:
-            quoted(name)
+            quote_name(name)
         elif not self.streaming or self.options.job is not None:
             raise OptionError(
                 "krishiv-memory: a batch write needs a name: .save('clicks') or option 'name'"
@@ -165,7 +165,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
             # Any other process that does this for the epoch creates the same number, and only one
             # succeeds.
             bodies = [part.body for part in staged]
-            rows = upserted(result.bodies(), bodies, self._keys, self.schema)
+            rows = upsert(result.bodies(), bodies, self._keys, self.schema)
             staged, replaces = [rows], True
         self._check_name()
         result.publish(epoch.number, self._entry(staged, epoch, replaces=replaces), name)
@@ -180,7 +180,7 @@ class MemoryWriter(TwoPhaseWriter[EncodedRows]):
 
     @property
     def _keys(self) -> tuple[str, ...]:
-        """The key columns by which the rows are upserted; empty if they are appended."""
+        """The key columns by which the rows are upserteded; empty if they are appended."""
         return self.options.key_columns if self.options.mode == "upsert" else ()
 
     @cached_property

@@ -341,7 +341,7 @@ class BatchRecord:
                 self._report_missing(_before(found, job.number)[-1], job, mark)
                 found = ()
             known = self._drop_later(found, committed)
-        batches = _joined(_before(known, job.number), committed)
+        batches = _join(_before(known, job.number), committed)
         _known.put(self, batches)
         return batches
 
@@ -366,7 +366,7 @@ class BatchRecord:
             batch: The newest batch of the name in the target.
             others: That `check` has returned.
         """
-        batches = _joined(_before(others, batch), batch)
+        batches = _join(_before(others, batch), batch)
         _known.put(self, batches)
         self._store(batches)
 
@@ -475,7 +475,7 @@ def _before(batches: Iterable[int], number: int) -> tuple[int, ...]:
     return tuple(batch for batch in batches if batch < number)
 
 
-def _joined(batches: Iterable[int], newest: int) -> tuple[int, ...]:
+def _join(batches: Iterable[int], newest: int) -> tuple[int, ...]:
     """Return batches with one more, the newest as the last one."""
     some = {*batches, newest} - {_NO_BATCH}
     return tuple(sorted(some)[-_MOST_BATCHES:])

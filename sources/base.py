@@ -55,7 +55,7 @@ UNLIMITED = Limit()
 
 
 class SourceOptions(Options):
-    """Options that every source has; one that cannot honour a limit names it in `refuses`.
+    """Options that every source has; one that cannot honour a limit names it in `unsupported`.
 
     Attributes:
         event_time: Column that holds the event time: a timestamp or a date.

@@ -98,7 +98,7 @@ def _of_plain(column: pa.Array) -> _Hashes:
     if bits is None:
         return _of_bytes(column)
     values: _Hashes = pc.fill_null(bits, 0).to_numpy().astype(np.int64).view(np.uint64)
-    return _mixed(values)
+    return _mix(values)
 
 
 def _as_bits(column: pa.Array) -> pa.Array | None:
@@ -119,7 +119,7 @@ def _of_bytes(column: pa.Array) -> _Hashes:
     lengths: _Hashes = pc.binary_length(values).to_numpy().astype(np.uint64)
     # The interpreter takes 0.1 us for each; as many array operations as it takes are not faster.
     checksums = np.fromiter(map(zlib.crc32, values.to_pylist()), np.uint64, len(values))
-    return _mixed(checksums + (lengths << np.uint64(32)))
+    return _mix(checksums + (lengths << np.uint64(32)))
 
 
 def _of_lists(column: pa.Array) -> _Hashes:
@@ -127,19 +127,19 @@ def _of_lists(column: pa.Array) -> _Hashes:
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
     ends = np.concatenate([[0], np.cumsum(lengths)])
     places = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
-    elements = _mixed(_of_values(pc.list_flatten(column)) + places.astype(np.uint64) * _STEP)
+    elements = _mix(_of_values(pc.list_flatten(column)) + places.astype(np.uint64) * _STEP)
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(elements, dtype=np.uint64)])
-    return _mixed(sums[ends[1:]] - sums[ends[:-1]] + lengths.astype(np.uint64))
+    return _mix(sums[ends[1:]] - sums[ends[:-1]] + lengths.astype(np.uint64))
 
 
 def _of_tuples(parts: Iterable[_Hashes], size: int) -> _Hashes:
     hashes = np.full(size, _STEP)
     for part in parts:
-        hashes = _mixed(hashes * _STEP + part)
+        hashes = _mix(hashes * _STEP + part)
     return hashes
 
 
-def _mixed(hashes: _Hashes) -> _Hashes:
+def _mix(hashes: _Hashes) -> _Hashes:
     """Spread over all bits, each by all others (the last step of SplitMix64)."""
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -58,9 +58,9 @@ class Conversions:
         if held.equals(wanted):
             return None
         if pa.types.is_dictionary(held) or isinstance(held, pa.BaseExtensionType):
-            return self._unpacked(held, wanted, path)
+            return self._unpack(held, wanted, path)
         if pa.types.is_dictionary(wanted) or isinstance(wanted, pa.BaseExtensionType):
-            return self._packed(held, wanted, path)
+            return self._pack(held, wanted, path)
         nested = (
             (pa.types.is_struct, self._struct),
             (is_list, self._list),
@@ -69,7 +69,7 @@ class Conversions:
         make = next((make for is_a, make in nested if is_a(held) and is_a(wanted)), self._leaf)
         return make(held, wanted, path)
 
-    def _unpacked(self, held: Any, wanted: pa.DataType, path: str) -> Convert | None:
+    def _unpack(self, held: Any, wanted: pa.DataType, path: str) -> Convert | None:
         if pa.types.is_dictionary(held):
             values = self.between(held.value_type, wanted, path)
             return _chain(lambda array: array.dictionary_decode(), values)
@@ -77,7 +77,7 @@ class Conversions:
             return lambda array: uuid_texts(array.storage)
         return _chain(lambda array: array.storage, self.between(held.storage_type, wanted, path))
 
-    def _packed(self, held: pa.DataType, wanted: Any, path: str) -> Convert | None:
+    def _pack(self, held: pa.DataType, wanted: Any, path: str) -> Convert | None:
         if pa.types.is_dictionary(wanted):
             encoded = _Cast(path, held, wanted)
             return _chain(self.between(held, wanted.value_type, path), encoded)

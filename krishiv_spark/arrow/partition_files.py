@@ -86,7 +86,7 @@ class Spill(Generic[Key]):
             # In one piece, so that a slice of it is found at once; and a copy, so that what was
             # cut out of a larger table does not hold all of it in memory.
             whole = pa.concat_tables(rows for _, rows in pieces).combine_chunks()
-            self._runs.append(_stored(self._file, whole))
+            self._runs.append(_append(self._file, whole))
         first = 0
         for key, rows in pieces:
             place = (len(self._runs) - 1, first, rows.num_rows)
@@ -123,7 +123,7 @@ class Spill(Generic[Key]):
         return tempfile.TemporaryFile(prefix="krishiv-spill-", dir=self._folder)
 
 
-def _stored(file: IO[bytes], rows: pa.Table) -> tuple[int, int]:
+def _append(file: IO[bytes], rows: pa.Table) -> tuple[int, int]:
     """Append a table to a file; where it begins, and the byte after it."""
     start = -(-file.seek(0, os.SEEK_END) // _ALIGNMENT) * _ALIGNMENT
     file.seek(start)

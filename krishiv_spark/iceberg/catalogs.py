@@ -112,14 +112,14 @@ def explain_catalog_errors(options: IcebergOptions, doing: str) -> Iterator[None
         yield
     except StorageError as error:  # of the bucket that its tables are in
         forget_catalog(options)
-        why = options.redacted(str(error))
+        why = options.redact(str(error))
         raise_alone(CatalogFailedError(f"{FORMAT}: cannot {doing}: {why}"))
     except KrishivError:
         raise
     except Exception as error:  # noqa: BLE001  clients of catalogs raise any class
         name = type(error).__name__
         text = f"{name}: {excerpt(str(error), options.secrets())}{_advise(error, options)}"
-        reason = options.redacted(_explain_silence(error, options) or text)
+        reason = options.redact(_explain_silence(error, options) or text)
         text = f"{FORMAT}: cannot {doing} (catalog {options.catalog_name!r}): {reason}"
         if name == "ValidationError":  # of PyIceberg, where metadata cannot be read
             raise_alone(SchemaError(f"{text}. PyIceberg does not know every type, as variant"))

@@ -13,7 +13,7 @@ option `dataFilesWithin` restricts them further (`TableAccess.check`).
 Errors of stores do not show the credentials of a table (`redact_errors`). Clients of stores show
 URLs and responses in their errors, and with them the signature of a SAS token or a session token. A
 catalog hands such credentials out with a table, so that no option contains them
-(`IcebergOptions.redacted`): here they are known by the properties of the table's FileIO.
+(`IcebergOptions.redact`): here they are known by the properties of the table's FileIO.
 """
 
 from __future__ import annotations

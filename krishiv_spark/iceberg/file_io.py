@@ -158,7 +158,7 @@ def derive_s3_properties(given: Mapping[str, Any], location: str) -> dict[str, s
         OptionError: If a setting has a bad value, or a profile does not log in.
     """
     url = StoreUrl.parse(location)
-    settings = settings_for(url, dict(Storage.given(given).options))
+    settings = settings_for(url, dict(Storage.for_query(given).options))
     assert isinstance(settings, S3Settings)
     login = {} if _LOGINS & given.keys() else _derive_login(settings)
     found = {**_derive_connection(settings, url.bucket), **login}

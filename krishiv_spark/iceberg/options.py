@@ -102,8 +102,8 @@ def _to_settings(given: object) -> object:
 class IcebergOptions(StorageOptions):
     """Options of source and sink that specify the catalog and the table."""
 
-    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **StorageOptions.gathers,
+    collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **StorageOptions.collects_prefixes,
         "catalog": (_CATALOG,),
     }
 
@@ -227,7 +227,7 @@ class IcebergOptions(StorageOptions):
             raise OptionError(f"{_WAREHOUSE} {str(folder)!r} must not contain '?' or '#'")
         return folder / _EMBEDDED_FILE
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text without the secrets of catalog and stores."""
         return redact(text, self.secrets())
 

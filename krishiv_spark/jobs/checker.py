@@ -315,7 +315,7 @@ class JobChecker:
         except OptionError as error:
             self._wrong((*at, "format"), str(error))
             return None
-        faults = model.faults(options, place.format)
+        faults = model.find_errors(options, place.format)
         for fault in faults:
             path = (*at, "options") if fault.key is None else (*at, "options", fault.key)
             self._wrong(path, fault.text)

@@ -84,13 +84,13 @@ class _Secret(JobModel):
         return Referenced(text, f"${{file:{self.file.absolute()}}}", self.secret)
 
 
-def _resolved(given: object) -> str:
+def _resolve(given: object) -> str:
     if isinstance(given, Mapping):
         return _Secret.model_validate(given).text()
     return str(given).lower() if isinstance(given, bool) else str(given)
 
 
-_Option = Annotated[str, PlainValidator(_resolved)]
+_Option = Annotated[str, PlainValidator(_resolve)]
 
 
 class Depot(JobModel):

@@ -158,7 +158,7 @@ def load(
 
     problems, notes = Problems(str(file), hide), list[str]()
     tree = normalize(read_nodes(file, problems, values), notes, problems)
-    for name, hint in values.unused():
+    for name, hint in values.find_unused():
         problems.add(tree.mark, f"--set {name}=...: no ${{{name}}} is in the file; {hint}")
     model, sound = validate_model(_form_of(tree), tree, problems)
     if model is None:

@@ -88,12 +88,12 @@ def _arguments(given: object) -> object:
                 f"{name!r} is not a valid parameter name: start with a letter, followed by "
                 "letters, digits and '_'"
             )
-        if any(isinstance(one, Mapping | list) for one in _listed(value)):
+        if any(isinstance(one, Mapping | list) for one in _to_list(value)):
             raise ValueError(f"{name!r} must be a text, a number, true, false, null or a list")
     return given
 
 
-def _listed(value: object) -> list[object]:
+def _to_list(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 

@@ -112,7 +112,7 @@ class JobTargets:
         for output in self._recorded_here():
             if output not in of_query:
                 continue
-            checkpoint, now, name = self._compared(output)
+            checkpoint, now, name = self._find_target(output)
             try:
                 # If no query is stored there as seen from this process, the checkpoint is on
                 # another machine.
@@ -130,7 +130,7 @@ class JobTargets:
 
     def _check_target(self, output: ReadyOutput) -> None:
         try:
-            check_same_target(*self._compared(output))
+            check_same_target(*self._find_target(output))
         # Such outputs may have a checkpoint that only Spark can read. Their targets are not
         # compared.
         except (OptionError, StorageError, OSError) as error:
@@ -147,7 +147,7 @@ class JobTargets:
             if by_function or not output.place.is_ours:
                 yield output
 
-    def _compared(
+    def _find_target(
         self, output: ReadyOutput
     ) -> tuple[SparkCheckpoint, QueryTarget | None, str | None]:
         name = output.model.name if self.job.writes_batches else None
@@ -155,7 +155,7 @@ class JobTargets:
 
     def _checkpoint_of(self, output: ReadyOutput) -> SparkCheckpoint:
         location = output.checkpoint or self.job.batches_checkpoint
-        return SparkCheckpoint(location, Storage.given(output.place.options).also_at(location))
+        return SparkCheckpoint(location, Storage.for_query(output.place.options).also_at(location))
 
     def _describe(self, output: ReadyOutput) -> QueryTarget | None:
         """Return the target by the options of the job; None if it is unknown here."""
@@ -180,7 +180,7 @@ class JobTargets:
             return
         for name in self._folders_without_output:
             folder = SparkCheckpoint(f"{root}/{name}", self._storage)
-            before = _recorded(folder)
+            before = _read_recorded(folder)
             for output in news:
                 if before is None:
                     yield (
@@ -189,12 +189,12 @@ class JobTargets:
                         "its rows are written again; stop it and rename that folder"
                     )
                 elif (now := self._describe(output)) is not None and before.is_same(now):
-                    raise _renamed(self.job.name, folder.location, name, output, now)
+                    raise _renamed_error(self.job.name, folder.location, name, output, now)
 
     @cached_property
     def _storage(self) -> Storage:
         root = self.job.checkpoint or ""
-        return Storage.given(self.job.outputs[0].place.options).also_at(root)
+        return Storage.for_query(self.job.outputs[0].place.options).also_at(root)
 
     @cached_property
     def _folders_without_output(self) -> list[str]:
@@ -228,7 +228,7 @@ class JobTargets:
                 now = self._describe(output)
                 for name, before in olds.items():
                     if now is not None and before.is_same(now):
-                        raise _renamed_batch(self.job.name, epochs[-1], name, output, now)
+                        raise _renamed_batch_error(self.job.name, epochs[-1], name, output, now)
 
 
 def describe_target_of_output(output: ReadyOutput) -> QueryTarget | None:
@@ -302,14 +302,14 @@ def _has_query(checkpoint: SparkCheckpoint) -> bool:
         return False  # only Spark can read it, and will report errors
 
 
-def _recorded(checkpoint: SparkCheckpoint) -> QueryTarget | None:
+def _read_recorded(checkpoint: SparkCheckpoint) -> QueryTarget | None:
     try:
         return checkpoint.recorded_target()
     except (KrishivError, OSError):
         return None
 
 
-def _renamed(
+def _renamed_error(
     job: str, folder: str, name: str, output: ReadyOutput, now: QueryTarget
 ) -> CheckpointMismatch:
     new = output.model.name
@@ -322,7 +322,7 @@ def _renamed(
     )
 
 
-def _renamed_batch(
+def _renamed_batch_error(
     job: str, epoch: int, name: str, output: ReadyOutput, now: QueryTarget
 ) -> CheckpointMismatch:
     new = output.model.name

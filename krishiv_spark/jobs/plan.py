@@ -407,6 +407,6 @@ class LoadedJobs:
         steps = (step for job in self.jobs for step in job.model.flat_steps())
         return any(step.python is not None for step in steps)
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text without the secrets and the values of variables."""
         return self.hide(redact(text, self.secrets))

@@ -170,7 +170,7 @@ def check_same_mode(job: ReadyJob) -> None:
 
 def _is_there(output: ReadyOutput, location: str) -> bool:
     try:
-        storage = Storage.given(output.place.options).also_at(location)
+        storage = Storage.for_query(output.place.options).also_at(location)
         return storage.folder(StoreUrl.parse(location)).read(_WRITTEN) is not None
     except (OptionError, StorageError, OSError):
         return False  # only Spark can read it, and will report errors
@@ -253,7 +253,7 @@ class JobRunner:
             self._batch(spark, job)
         self.say(f"{job.name}: ended")
 
-    def prepared(self, job: ReadyJob) -> SparkSession:
+    def prepare(self, job: ReadyJob) -> SparkSession:
         """Return a session with the views of a job, whose queries and functions Spark has analysed.
 
         It starts no query and advances no stream. The session becomes the active one of this
@@ -285,13 +285,13 @@ class JobRunner:
         Nothing starts. Raises the errors of `run`.
         """
         with restore_active_session(self.spark):
-            spark = self.prepared(job)
+            spark = self.prepare(job)
             if job.model.is_streaming:
-                accepted = self._accepted(job)
+                accepted = self._find_accepted(job)
                 for writer, is_new in zip(stream_writers(spark, job), accepted, strict=True):
                     check(writer, new_target=is_new)
 
-    def _accepted(self, job: ReadyJob) -> list[bool]:
+    def _find_accepted(self, job: ReadyJob) -> list[bool]:
         """Return for each query of a job whether it may have a new target."""
         if job.writes_batches:
             return [False]  # its outputs are compared one by one
@@ -299,11 +299,11 @@ class JobRunner:
         return [targets.is_accepted(output) for output in job.outputs]
 
     def _prepared_in_the_end(self, job: ReadyJob) -> SparkSession | None:
-        """Call `prepared` until no transient error remains; return None if the run is stopped."""
+        """Call `prepare` until no transient error remains; return None if the run is stopped."""
         restarts, failed = restart_policy_of(job.model), None
         while not self.stop.is_set():
             try:
-                return self.prepared(job)
+                return self.prepare(job)
             except Exception as error:  # noqa: BLE001  `pause_after` raises a permanent one
                 failed = failure_of(error)
                 self.stop.wait(restarts.pause_after(error, job.name, progressed=False))
@@ -327,7 +327,7 @@ class JobRunner:
                 targets.checkpoint_at(number),
             )
             for number, (writer, is_new) in enumerate(
-                zip(writers, self._accepted(job), strict=True)
+                zip(writers, self._find_accepted(job), strict=True)
             )
         ]
         supervisor = Supervisor(job.model, makes, self.stop, _has_more(job), self._of(job))

@@ -89,7 +89,7 @@ def _one(spark: SparkSession, job: ReadyJob, output: ReadyOutput) -> DataStreamW
     writer = rows.writeStream.queryName(f"{job.name}.{output.model.name}")
     if output.checkpoint is not None:
         writer = writer.option("checkpointLocation", output.checkpoint)
-    writer = _triggered(writer, job.model.streaming)
+    writer = _set_trigger(writer, job.model.streaming)
     mode = output.model.output_mode or _default_mode(output)
     if mode == "update" and output.place.is_ours:
         return writer.outputMode(mode).foreachBatch(_upserts(spark, output))
@@ -123,7 +123,7 @@ def _of_format(spark: SparkSession, writer: Any, output: ReadyOutput) -> Any:
     return writer
 
 
-def _triggered(writer: DataStreamWriter, streaming: Streaming) -> DataStreamWriter:
+def _set_trigger(writer: DataStreamWriter, streaming: Streaming) -> DataStreamWriter:
     mode = streaming.trigger_mode
     if mode == "Once":
         return writer.trigger(once=True)
@@ -148,7 +148,7 @@ def _all_of_each_batch(spark: SparkSession, job: ReadyJob) -> DataStreamWriter:
         checkpoint=job.batches_checkpoint,
         cache=several,
     )
-    return _triggered(writer, job.model.streaming).foreachBatch(write)
+    return _set_trigger(writer, job.model.streaming).foreachBatch(write)
 
 
 @dataclass(frozen=True)

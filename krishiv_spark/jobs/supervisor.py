@@ -191,7 +191,7 @@ class _Run:
         if self.query is None:
             self._start()
         elif not self.query.is_active:
-            self._ended(self.query, again)
+            self._handle_end(self.query, again)
 
     def idle_s(self) -> float:
         """Return the seconds without work; 0 while the query waits to be restarted."""
@@ -207,7 +207,7 @@ class _Run:
         else:
             self.idle = IdleTime(self.query.spark)
 
-    def _ended(self, query: Query, again: Callable[[Query], bool]) -> None:
+    def _handle_end(self, query: Query, again: Callable[[Query], bool]) -> None:
         failed: QueryFailed | None = query.failure
         progressed = query.last_progress is not None
         if failed is not None:

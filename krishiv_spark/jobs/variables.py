@@ -78,11 +78,11 @@ class Variables:
         front, bracket, rest = text.rpartition("}")
         return VARIABLE.sub(self._text_of, front + bracket) + rest.replace("$${", "${")
 
-    def unused(self) -> Iterator[tuple[str, str]]:
+    def find_unused(self) -> Iterator[tuple[str, str]]:
         """Yield the given names that no text uses, each with a suggestion."""
         for name in sorted(self._given.keys() - self._used.keys()):
             near = suggest(name, self._used)
-            hint = f"did you mean {near!r}?" if near else f"used: {_listed(self._used)}"
+            hint = f"did you mean {near!r}?" if near else f"used: {_join_names(self._used)}"
             yield name, hint
 
     def hide(self, text: str) -> str:
@@ -181,7 +181,7 @@ def _forms(value: str) -> set[str]:
     return {form for form in long if _is_hidden(form)}
 
 
-def _listed(names: Mapping[str, str]) -> str:
+def _join_names(names: Mapping[str, str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
@@ -252,7 +252,7 @@ def substitute_sql(text: str, values: Variables, dialect: Dialect) -> str:
     """
     if dialect is not Dialect.QUERY and VARIABLE.fullmatch(text):
         return values.substitute(text)  # there is no other code that the value could change
-    return _Template(text, values, dialect).substituted()
+    return _Template(text, values, dialect).substitute()
 
 
 _ENCODED = re.compile(r"\\U000[0-9A-F]{5}")
@@ -306,7 +306,7 @@ class _Template:
         self._escapes = "\\" if "\\" in self.text else ""
         self._is_begun = False  # the number of an escape, see `_BEGUN_NUMBER`
 
-    def substituted(self) -> str:
+    def substitute(self) -> str:
         """Return the text with its values."""
         while self.at < len(self.text):
             self._read_code()
@@ -431,7 +431,7 @@ class _Template:
         elif after is None:
             self._put(text[at : at + 2], at + 2)
         else:  # the backslash must not escape the value's first letter
-            self._put("\\" if after[1] else _encoded("\\"), at + 1)
+            self._put("\\" if after[1] else _encode("\\"), at + 1)
 
     def _read_raw(self, quote: str) -> None:
         """Copy a raw literal; rewrite it as one with escapes if it contains a variable."""
@@ -443,7 +443,7 @@ class _Template:
             if self._read_variable(lambda name, value, _: self._put_part(name, value, quote)):
                 has_variable = True
             else:
-                self._put(_encoded(text[self.at]), self.at + 1)
+                self._put(_encode(text[self.at]), self.at + 1)
         self._put(text[self.at : self.at + 1], self.at + 1)
         if not has_variable:
             del self.parts[kept:]
@@ -451,9 +451,9 @@ class _Template:
 
     def _put_part(self, name: str, value: str, quote: str) -> None:
         if self.dialect is not Dialect.OTHER:
-            part = _encoded(value)
+            part = _encode(value)
             if self._is_begun and value:
-                part = _by_number(value[0]) + _encoded(value[1:])
+                part = _by_number(value[0]) + _encode(value[1:])
                 self._is_begun = False
         else:
             part = value.replace(quote, quote * 2)
@@ -468,7 +468,7 @@ class _Template:
         self.parts.append(part)
 
 
-def _encoded(text: str) -> str:
+def _encode(text: str) -> str:
     """Return a text as a part of a literal, for quotes of any kind."""
     return _UNSAFE.sub(lambda found: _by_number(found[0]), text)
 

@@ -209,7 +209,7 @@ def read_yaml(
         node, loader = _compose(text)
         if node is None:
             return YamlNode({}, TextMark(1, 1))
-        return _TreeReader(loader, problems, substitute).located(node, ())
+        return _TreeReader(loader, problems, substitute).read_node(node, ())
     except _TooMuchError as error:
         problems.add(_mark(error.problem_mark), str(error.problem))
     except yaml.MarkedYAMLError as error:
@@ -293,7 +293,7 @@ class _TreeReader:
         self._substitute = substitute
         self._budget = _Budget()
 
-    def located(self, node: yaml.Node, path: NodePath) -> YamlNode:
+    def read_node(self, node: yaml.Node, path: NodePath) -> YamlNode:
         """Return the value of a node, with its inner values.
 
         Args:
@@ -307,13 +307,13 @@ class _TreeReader:
             values = {key: entry.value for key, entry in entries.items()}
             return YamlNode(values, mark, {key: entry.key for key, entry in entries.items()})
         if isinstance(node, yaml.SequenceNode):
-            items = (self.located(item, (*path, n)) for n, item in enumerate(node.value))
+            items = (self.read_node(item, (*path, n)) for n, item in enumerate(node.value))
             return YamlNode(tuple(items), mark)
         return YamlNode(self._scalar(node, mark, path), mark)
 
     def _entries(self, node: yaml.MappingNode, path: NodePath) -> dict[str, _Entry]:
         return {
-            key: _Entry(_mark(at), self.located(inner, (*path, key)))
+            key: _Entry(_mark(at), self.read_node(inner, (*path, key)))
             for key, (at, inner) in self._pairs(node, len(path)).items()
         }
 
@@ -359,10 +359,10 @@ class _TreeReader:
             self._problems.add(mark, str(error))
             return text
         is_plain = getattr(node, "style", None) is None and changed == text
-        return _typed(text) if is_plain else changed
+        return _parse_scalar(text) if is_plain else changed
 
 
-def _typed(text: str) -> Any:
+def _parse_scalar(text: str) -> Any:
     if text.lower() in _NULLS:
         return None
     if text.lower() in _BOOLEANS:

@@ -254,7 +254,7 @@ def _to_config(given: object) -> object:
 class KafkaOptions(Options):
     """The options that source and sink share: those of the cluster."""
 
-    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "kafka": ("kafka.", "bootstrap.servers", "security.protocol", "ssl.", "sasl."),
     }
 

@@ -158,7 +158,7 @@ def _free_space(folder: str) -> str:
 
 def _local_folders(options: Options) -> Iterator[tuple[str, str]]:
     """Yield each local folder that the options name, with the name of the option."""
-    written = {field: name for name, field in options.offered().items()}
+    written = {field: name for name, field in options.user_options().items()}
     named = {field: getattr(options, field, None) for field in _PATH_FIELDS}
     texts = {repr(written.get(field, field)): text for field, text in named.items()}
     routes: Mapping[str, Mapping[str, str]] = getattr(options, "routes", {})

@@ -223,7 +223,7 @@ class CheckpointEpoch(EpochIdentity):
         if self.query is not None:
             query, offsets = self.query, self.checkpoint.planned_offsets()
         else:
-            query, offsets = self.checkpoint.planned()
+            query, offsets = self.checkpoint.read_plan()
         return PlannedEpoch(query, offsets.epoch, offsets)
 
     def check_before_begin(

@@ -82,14 +82,14 @@ class RowSchema:
             )
 
     @classmethod
-    def inferred(cls, columns: pa.Schema, options: SourceOptions) -> RowSchema:
+    def from_reader(cls, columns: pa.Schema, options: SourceOptions) -> RowSchema:
         """Return the schema of a reader if the user specified none."""
         late = pa.field(LATE_COLUMN, pa.bool_(), nullable=False)
         flags = options.late_rows == "flag"
         return cls(columns, columns.append(late) if flags else columns, options)
 
     @classmethod
-    def expected(cls, target: pa.Schema, options: SourceOptions) -> RowSchema:
+    def from_user(cls, target: pa.Schema, options: SourceOptions) -> RowSchema:
         """Return the schema of a reader for given columns.
 
         Raises:

@@ -137,7 +137,7 @@ class Log:
             FileExistsError: If the number exists.
             CommitRejected: If the log is full; nothing has changed.
         """
-        header = self._fitted(number, entry, entry.after(number, before))
+        header = self._fit_header(number, entry, entry.after(number, before))
         aside = f"{self.aside}/{mark or uuid.uuid4().hex}"
         try:
             self._write(aside, header, entry.bodies)
@@ -164,7 +164,7 @@ class Log:
         digits = f"{number:0{_DIGITS * _LEVELS}d}"
         return "/".join([self.folder, *(digits[i : i + _DIGITS] for i in _SPLITS)])
 
-    def _fitted(self, number: int, entry: StoreEntry, header: Header) -> Header:
+    def _fit_header(self, number: int, entry: StoreEntry, header: Header) -> Header:
         bound = entry.bound
         bound.refuse(header.total_rows, header.total_size)
         if bound.admits(header.total_rows, header.total_size):
@@ -180,7 +180,7 @@ class Log:
 
     def _write(self, aside: str, header: Header, bodies: Sequence[bytes]) -> None:
         try:
-            with open(_created(aside), "wb") as file:
+            with open(_create(aside), "wb") as file:
                 file.writelines([header.line(), *bodies])
         except OSError as error:
             remove_file(aside)
@@ -213,7 +213,7 @@ def sweep(aside: str) -> None:
 _SPLITS = range(0, _DIGITS * _LEVELS, _DIGITS)
 
 
-def _created(path: str) -> int:
+def _create(path: str) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
         return os.open(path, flags, 0o600)

@@ -19,7 +19,7 @@ from krishiv_spark.durable import exists, is_folder, remove_file
 from krishiv_spark.errors import CommitRejected, Fenced, OptionError
 from krishiv_spark.memory.entry import EncodedRows, Header, StoreEntry, decode, encode
 from krishiv_spark.memory.log import Log
-from krishiv_spark.memory.store import Store, quoted
+from krishiv_spark.memory.store import Store, quote_name
 
 __all__ = [
     "NamedResult",
@@ -29,7 +29,7 @@ __all__ = [
     "forget",
     "is_name",
     "result_bodies",
-    "upserted",
+    "upsert",
 ]
 
 
@@ -40,7 +40,7 @@ class QueryResult:
         self.store = store
         self.query = query
         self.folder = store.folder("queries", query)
-        self.epochs: Log = store.log("queries", quoted(query), "epochs")
+        self.epochs: Log = store.log("queries", quote_name(query), "epochs")
 
     def publish(self, number: int, entry: StoreEntry, name: str | None) -> None:
         """Make an epoch visible, under the query's id and under its name.
@@ -121,7 +121,7 @@ class QueryResult:
             raise CommitRejected(f"epoch {number} of {self.query} exists already") from error
 
     def _hold(self, name: NamedResult) -> None:
-        mark = f"{self.folder}/as.{quoted(name.name)}"
+        mark = f"{self.folder}/as.{quote_name(name.name)}"
         owner = name.owner()
         if owner != self.query:
             if exists(mark):
@@ -145,7 +145,7 @@ class NamedResult:
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self.name = name
-        self.entries: Log = store.log("names", quoted(name))
+        self.entries: Log = store.log("names", quote_name(name))
 
     def owner(self) -> str | None:
         """Return the query or batch job whose rows come first; None for an unused name."""
@@ -172,13 +172,13 @@ class NamedResult:
         """
         if self.holds(entry.query):
             raise CommitRejected(f"{entry.query} has published already")
-        if self.entries.append(entry, mark=quoted(entry.query)):
+        if self.entries.append(entry, mark=quote_name(entry.query)):
             self.release_replaced()
 
     def holds(self, job: str) -> bool:
         """Return True if the rows of a batch job have become visible."""
         try:
-            return os.stat(f"{self.store.aside}/{quoted(job)}").st_nlink > 1
+            return os.stat(f"{self.store.aside}/{quote_name(job)}").st_nlink > 1
         except FileNotFoundError:
             return False
 
@@ -197,7 +197,7 @@ class NamedResult:
         shutil.rmtree(self.entries.folder, ignore_errors=True)
         for query in self.store.known("queries"):
             folder = self.store.folder("queries", query)
-            remove_file(f"{folder}/as.{quoted(self.name)}")
+            remove_file(f"{folder}/as.{quote_name(self.name)}")
             with contextlib.suppress(OSError):  # it has another name, or rows
                 os.rmdir(folder)
 
@@ -219,7 +219,7 @@ class NamedResult:
             epochs = QueryResult(self.store, header.query).epochs
             shutil.rmtree(epochs.folder, ignore_errors=True)
         else:
-            remove_file(f"{self.store.aside}/{quoted(header.query)}")
+            remove_file(f"{self.store.aside}/{quote_name(header.query)}")
 
 
 def is_name(store: Store, key: str) -> bool:
@@ -311,7 +311,7 @@ def check_kept_keys(keys: Sequence[str], kept: Sequence[str]) -> None:
     )
 
 
-def upserted(
+def upsert(
     held: Iterable[bytes], staged: Iterable[bytes], keys: Sequence[str], schema: pa.Schema
 ) -> EncodedRows:
     """Return a result with the rows of an epoch; of rows with the same key, the last one is kept.

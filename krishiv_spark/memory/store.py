@@ -21,7 +21,7 @@ from krishiv_spark.durable import is_folder
 from krishiv_spark.errors import OptionError
 from krishiv_spark.memory.log import Log
 
-__all__ = ["Store", "open_store", "quoted"]
+__all__ = ["Store", "open_store", "quote_name"]
 
 # File systems allow 255 bytes, and some paths have a prefix before the name.
 _LONGEST_NAME = 200
@@ -45,7 +45,7 @@ class Store:
 
     def folder(self, kind: str, name: str) -> str:
         """Return the folder of a name or query."""
-        return f"{self.root}/{kind}/{quoted(name)}"
+        return f"{self.root}/{kind}/{quote_name(name)}"
 
     def known(self, kind: str) -> list[str]:
         """Return the names of a kind that exist, sorted."""
@@ -56,7 +56,7 @@ class Store:
 
 
 @lru_cache(maxsize=256)  # each step of an epoch asks for the same few
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a name as a file name.
 
     Raises:

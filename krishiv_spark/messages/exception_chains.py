@@ -65,7 +65,7 @@ def scrub(error: Exception, secrets: Iterable[str] = ()) -> Exception:
     if not shows_secret(error, known):
         return error
     shown = redact("".join(traceback.format_exception(error)), known)
-    made = _redacted(error, known)
+    made = _redact(error, known)
     _detach(made)
     if sys.version_info >= (3, 11):
         made.__notes__ = [redact(note, known) for note in getattr(made, "__notes__", ())]
@@ -79,7 +79,7 @@ def shows_secret(error: Exception, secrets: Iterable[str] = ()) -> bool:
     return any(redact(text, known) != text for text in texts_of(error))
 
 
-def _redacted(error: Exception, secrets: frozenset[str]) -> Exception:
+def _redact(error: Exception, secrets: frozenset[str]) -> Exception:
     """Return an error with a redacted text: the same object, if the text is its arguments."""
     error.args = tuple(redact(arg, secrets) if isinstance(arg, str) else arg for arg in error.args)
     own = _own_texts(error)

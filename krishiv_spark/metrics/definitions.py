@@ -199,7 +199,7 @@ def _watermark_age(view: QueryView) -> float | None:
     return None if mark_s is None else view.now_s - mark_s
 
 
-def _stated(source: SourceProgress, key: str) -> float | None:
+def _read_number(source: SourceProgress, key: str) -> float | None:
     """Return a number from the newest position that a source of this package reports."""
     latest: Any = source.latest
     value = latest.get(key) if isinstance(latest, dict) else None
@@ -316,18 +316,18 @@ def _of_source() -> Iterator[Metric]:
     yield metric(
         "held_back_offsets",
         "Offsets blocked by open transactions (Spark 4.2).",
-        _sources(lambda s: _stated(s, "offsets_held_back")),
+        _sources(lambda s: _read_number(s, "offsets_held_back")),
     )
     yield metric(
         "passed_over_offsets",
         "Offsets deleted before they were read, since the query started (Spark 4.2).",
-        _sources(lambda s: _stated(s, "offsets_passed_over")),
+        _sources(lambda s: _read_number(s, "offsets_passed_over")),
     )
     yield metric(
         "event_times_ahead",
         "Event times too far ahead of the clock to move the watermark, since the query started "
         "(Spark 4.2).",
-        _sources(lambda s: _stated(s, "event_times_ahead")),
+        _sources(lambda s: _read_number(s, "event_times_ahead")),
     )
     yield metric("watermark_timestamp_seconds", "Watermark of a krishiv-spark source with event "
     "time.",

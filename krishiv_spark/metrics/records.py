@@ -98,7 +98,7 @@ class QueryRecord:
         newest = ({"latestOffset": one.get("latestOffset")} for one in found)
         self.looked = [{**one, **more} for one, more in zip(known or found, newest, strict=True)]
 
-    def copied(self) -> QueryRecord:
+    def copy(self) -> QueryRecord:
         """Return a copy."""
         return replace(
             self,
@@ -125,14 +125,14 @@ class QueryRecords:
             if str(query) not in self._records:
                 self._see(str(query), name, str(run), QueryState.STARTING)
 
-    def started(self, query: object, name: str | None, run: object) -> None:
+    def record_start(self, query: object, name: str | None, run: object) -> None:
         """Record the start of a query."""
         with self._lock:
             if name:
                 self._forget_others(str(query), name)
             self._see(str(query), name, str(run), QueryState.STARTING)
 
-    def progressed(self, told: Mapping[str, Any]) -> None:
+    def record_progress(self, told: Mapping[str, Any]) -> None:
         """Record a completed epoch."""
         with self._lock:
             query, run = str(told["id"]), str(told["runId"])
@@ -153,7 +153,9 @@ class QueryRecords:
             if told is not None and told.get("runId") == str(run):
                 record.look(told)
 
-    def ended(self, query: object, run: object, error: str | None, error_class: str | None) -> None:
+    def record_end(
+        self, query: object, run: object, error: str | None, error_class: str | None
+    ) -> None:
         """Record the end of a query's run.
 
         Args:
@@ -173,30 +175,30 @@ class QueryRecords:
             if error is not None:
                 condition = failure_of(RuntimeError(error)).name or error_class or _NO_CONDITION
                 record.failures[condition] = record.failures.get(condition, 0) + 1
-            for old in self._ended()[:-_ENDED_KEPT]:
+            for old in self._list_ended()[:-_ENDED_KEPT]:
                 del self._records[old.query]
 
-    def stopped(self) -> None:
+    def record_stop(self) -> None:
         """Record that all running queries ended with their session: Spark reports no end."""
         with self._lock:
             for record in self._records.values():
                 if record.state not in _OVER:
                     record.state = QueryState.STOPPED
 
-    def unended(self) -> set[str]:
+    def list_unended(self) -> set[str]:
         """Return the ids of queries whose end was not reported."""
         with self._lock:
-            return self._records.keys() - {record.query for record in self._ended()}
+            return self._records.keys() - {record.query for record in self._list_ended()}
 
     def _forget_others(self, query: str, name: str) -> None:
         """Drop a query whose name a query with a new checkpoint has taken over."""
-        for other in self._ended():
+        for other in self._list_ended():
             if other.name == name and other.query != query:
                 del self._records[other.query]
 
     def _is_replaced(self, ended: QueryRecord) -> bool:
         """Return True if a new query of that name started before this end was reported."""
-        over = {ended.query, *(record.query for record in self._ended())}
+        over = {ended.query, *(record.query for record in self._list_ended())}
         others = (record for record in self._records.values() if record.query not in over)
         return any(record.name == ended.name for record in others)
 
@@ -214,7 +216,7 @@ class QueryRecords:
             record.run, record.state, record.seen_s = run, state, time.time()
         return record
 
-    def _ended(self) -> list[QueryRecord]:
+    def _list_ended(self) -> list[QueryRecord]:
         return [record for record in self._records.values() if record.state in _OVER]
 
     # --- totals
@@ -222,7 +224,7 @@ class QueryRecords:
     def all(self) -> list[tuple[QueryRecord, Progress | None]]:
         """Return each query in its current state, with its newest epoch."""
         with self._lock:
-            records = [record.copied() for record in self._records.values()]
+            records = [record.copy() for record in self._records.values()]
         # Each epoch is parsed once, for any number of readings, since offsets may be long.
         before, self._parsed = self._parsed, {}
         found = []

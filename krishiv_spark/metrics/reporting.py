@@ -61,19 +61,19 @@ class RecordingListener(StreamingQueryListener):
 
     def onQueryStarted(self, event: Any) -> None:
         """Record the start of a query. Spark: driver, before ``start`` returns."""
-        _safely(lambda: self._records.started(event.id, event.name, event.runId))
+        _safely(lambda: self._records.record_start(event.id, event.name, event.runId))
 
     def onQueryProgress(self, event: Any) -> None:
         """Record a completed epoch. Spark: driver, in the thread of its listeners."""
-        self.progressed(lambda: event.progress)
+        self.record_progress(lambda: event.progress)
 
-    def progressed(self, tell: Callable[[], Mapping[str, Any]]) -> None:
+    def record_progress(self, tell: Callable[[], Mapping[str, Any]]) -> None:
         """Record a progress report.
 
         Args:
             tell: Returns the report, as in Spark's JSON.
         """
-        _safely(lambda: self._records.progressed(tell()))
+        _safely(lambda: self._records.record_progress(tell()))
 
     def onQueryIdle(self, event: Any) -> None:
         """Record an idle report. Spark: driver, every ten seconds without new data."""
@@ -98,7 +98,7 @@ class RecordingListener(StreamingQueryListener):
 
     def _end(self, event: Any) -> None:
         condition = event.errorClassOnException
-        self._records.ended(event.id, event.runId, event.exception, condition)
+        self._records.record_end(event.id, event.runId, event.exception, condition)
 
 
 class _JsonEvents(JStreamingQueryListener):
@@ -106,7 +106,7 @@ class _JsonEvents(JStreamingQueryListener):
 
     def onQueryProgress(self, jevent: Any) -> None:
         listener: Any = self.pylistener
-        listener.progressed(lambda: json.loads(jevent.progress().json()))
+        listener.record_progress(lambda: json.loads(jevent.progress().json()))
 
 
 def _safely(note: Callable[[], object]) -> None:
@@ -147,7 +147,7 @@ class QueryReadings:
         if self._is_over:
             return []
         if is_stopped(self._spark):
-            self._records.stopped()
+            self._records.record_stop()
         now_s = time.time()
         return [QueryView(record, progress, now_s) for record, progress in self._records.all()]
 
@@ -158,7 +158,7 @@ class QueryReadings:
         them.
         """
         until_s = time.monotonic() + _MOMENT_S
-        while self._records.unended() - self._active() and time.monotonic() < until_s:
+        while self._records.list_unended() - self._active() and time.monotonic() < until_s:
             time.sleep(_MOMENT_S / 100)
         return any(view.record.state is QueryState.FAILED for view in self.views())
 
@@ -167,7 +167,7 @@ class QueryReadings:
         try:
             return {str(query.id) for query in self._spark.streams.active}
         except Exception:  # noqa: BLE001  the JVM or the server may have ended
-            return self._records.unended()
+            return self._records.list_unended()
 
 
 def readings(metric: Metric, views: list[QueryView]) -> Iterator[tuple[tuple[str, ...], float]]:

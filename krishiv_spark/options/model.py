@@ -26,7 +26,7 @@ from typing_extensions import Self
 from krishiv_spark.errors import OptionError
 from krishiv_spark.messages.exception_chains import raise_alone
 from krishiv_spark.messages.suggestions import suggest
-from krishiv_spark.options.references import has_reference, resolved
+from krishiv_spark.options.references import has_reference, resolve
 
 __all__ = [
     "ByteSize",
@@ -189,8 +189,8 @@ class Options(LateModel):
     Spark's options. Further spellings go into ``Field(validation_alias=AliasChoices(...))``. Use
     ``SecretStr`` for values that must not be shown.
 
-    A field named in `gathers` receives all keys that start with one of its prefixes and are not
-    fields themselves, as a mapping; its values are never shown.
+    A field named in `collects_prefixes` receives all keys that start with one of its prefixes and
+    are not fields themselves, as a mapping; its values are never shown.
 
     Attributes:
         log_level: The lowest level of log lines that Spark's Python processes write.
@@ -214,10 +214,10 @@ class Options(LateModel):
     spark_keys: ClassVar[frozenset[str]] = frozenset({"path", "checkpointlocation", "queryname"})
     """Keys that Spark adds. They are not an error in a model without a field for them."""
 
-    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The prefixes of keys that a field collects, in lower case, by the name of the field."""
 
-    refuses: ClassVar[Mapping[str, str]] = {}
+    unsupported: ClassVar[Mapping[str, str]] = {}
     """Reasons and alternatives for fields of a base class that this connector cannot honour, by the
     name of the field. They are not options of the connector; using one is an error with this
     text."""
@@ -236,7 +236,7 @@ class Options(LateModel):
                 created in SQL.
         """
         if all(type(text) is str and not has_reference(text) for text in given.values()):
-            return cls._remembered(tuple(given.items()), format_name)
+            return cls._read_cached(tuple(given.items()), format_name)
         # The value of a reference may have changed. And values from Python may be numbers, of which
         # 1 and True are equal as keys.
         return cls._read(given, format_name)
@@ -244,7 +244,7 @@ class Options(LateModel):
     # Spark creates a reader or a writer for each epoch, in processes that are reused.
     @classmethod
     @lru_cache(maxsize=64)
-    def _remembered(cls, given: tuple[tuple[str, str], ...], format_name: str) -> Self:
+    def _read_cached(cls, given: tuple[tuple[str, str], ...], format_name: str) -> Self:
         return cls._read(dict(given), format_name)
 
     @classmethod
@@ -256,14 +256,14 @@ class Options(LateModel):
         return cls._build(values, format_name)
 
     @classmethod
-    def faults(cls, given: Mapping[str, str], format_name: str) -> list[OptionFault]:
+    def find_errors(cls, given: Mapping[str, str], format_name: str) -> list[OptionFault]:
         """Return all errors that `parse` would raise; empty if there are none."""
         values, faults = cls._classify(given, format_name)
         keys = {cls._spellings().get(key.lower()): key for key in given}
         try:
             cls.model_validate(values, by_name=True, by_alias=False)
         except ValidationError as error:
-            explained = _explained(error, cls, values, format_name)
+            explained = _explain(error, cls, values, format_name)
             faults += [OptionFault(keys.get(field), text) for field, text in explained]
         return faults
 
@@ -278,9 +278,7 @@ class Options(LateModel):
         for key, text in given.items():
             field = spellings.get(key.lower())
             try:
-                value = (
-                    _without_reference(text) if key.lower() in cls.spark_keys else resolved(text)
-                )
+                value = _without_reference(text) if key.lower() in cls.spark_keys else resolve(text)
             except ValueError as error:
                 faults.append(OptionFault(key, f"{format_name}: option {key!r}: {error}"))
                 continue
@@ -288,8 +286,8 @@ class Options(LateModel):
                 values.setdefault(gatherer, {})[key] = value
             elif field is None:
                 faults += _unknown(key, cls, format_name)
-            elif field in cls.refuses:
-                why = f"{format_name}: option {key!r} cannot be had: {cls.refuses[field]}"
+            elif field in cls.unsupported:
+                why = f"{format_name}: option {key!r} cannot be had: {cls.unsupported[field]}"
                 faults.append(OptionFault(key, why))
             elif field in values and values[field] != value:
                 twice = f"{format_name}: option {key!r} is given under two names"
@@ -299,7 +297,7 @@ class Options(LateModel):
         return values, faults
 
     @classmethod
-    def among(cls, given: Mapping[str, str]) -> dict[str, str]:
+    def select(cls, given: Mapping[str, str]) -> dict[str, str]:
         """Return those of the given options that belong to this model, unchanged."""
         spellings = cls._spellings()
         return {
@@ -336,23 +334,25 @@ class Options(LateModel):
         return found - {""}
 
     @classmethod
-    def offered(cls) -> dict[str, str]:
+    def user_options(cls) -> dict[str, str]:
         """Return the fields of the options for users, by the names of the options."""
         return {
-            _written(cls, field): field for field in cls.model_fields if field not in cls.refuses
+            _choose_spelling(cls, field): field
+            for field in cls.model_fields
+            if field not in cls.unsupported
         }
 
     @classmethod
     def names(cls) -> list[str]:
         """Return the names of all options, as users write them."""
-        return list(cls.offered())
+        return list(cls.user_options())
 
     @classmethod
     @lru_cache(maxsize=64)
     def _spellings(cls) -> dict[str, str]:
         return {
             spelling.lower(): field
-            for field in cls.model_fields.keys() - cls.gathers.keys()
+            for field in cls.model_fields.keys() - cls.collects_prefixes.keys()
             for spelling in _all_spellings(cls, field)
         }
 
@@ -362,7 +362,9 @@ class Options(LateModel):
         """Return the field that collects a key, unless the key is nearly another field's name."""
         if suggest(key, cls._spellings(), likeness=0.93):
             return None
-        return next((name for name, starts in cls.gathers.items() if key.startswith(starts)), None)
+        return next(
+            (name for name, starts in cls.collects_prefixes.items() if key.startswith(starts)), None
+        )
 
     @classmethod
     def _build(cls, values: dict[str, Any], format_name: str) -> Self:
@@ -372,7 +374,7 @@ class Options(LateModel):
         except ValidationError as error:
             # The error is raised without its cause, which contains the given values, including
             # secrets.
-            lines = [text for _, text in _explained(error, cls, values, format_name)]
+            lines = [text for _, text in _explain(error, cls, values, format_name)]
             raise_alone(OptionError("; ".join(lines)))
 
 
@@ -395,7 +397,7 @@ def _refuse_table(given: Mapping[str, str], known: Mapping[str, str], format_nam
 def _unknown(key: str, model: type[Options], format_name: str) -> list[OptionFault]:
     if key.lower() in model.spark_keys or key.lower().startswith(_OF_STORES):
         return []
-    spellings = (s for field in model.offered().values() for s in _all_spellings(model, field))
+    spellings = (s for field in model.user_options().values() for s in _all_spellings(model, field))
     known = {name.lower(): name for name in spellings}
     near = suggest(key.lower(), known)
     hint = f"did you mean {known[near]!r}?" if near else f"known: {_listing(model.names())}"
@@ -413,22 +415,22 @@ def _all_spellings(model: type[Options], field: str) -> list[str]:
     return [alias] if isinstance(alias, str) else [field]
 
 
-def _written(model: type[Options], field: str) -> str:
+def _choose_spelling(model: type[Options], field: str) -> str:
     return _all_spellings(model, field)[0]
 
 
-def _explained(
+def _explain(
     error: ValidationError, model: type[Options], values: Mapping[str, Any], format_name: str
 ) -> list[tuple[str, str]]:
     """Return the errors by field; the field is empty if several fields disagree."""
     lines = []
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
         field = str(problem["loc"][0]) if problem["loc"] else ""
-        name = _written(model, field) if field in model.model_fields else field
+        name = _choose_spelling(model, field) if field in model.model_fields else field
         reason = reason_of(problem["type"], problem["msg"], values.get(field))
         if problem["type"] == "missing":
             text = f"{format_name}: option {name!r} is required"
-        elif not field or field in model.gathers:
+        elif not field or field in model.collects_prefixes:
             text = f"{format_name}: {reason}"
         else:
             text = f"{format_name}: option {name!r}{_shown(model, field, values)}: {reason}"

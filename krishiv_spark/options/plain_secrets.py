@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from krishiv_spark.options import Options
-from krishiv_spark.options.references import has_reference, resolved
+from krishiv_spark.options.references import has_reference, resolve
 from krishiv_spark.runtime.once import warn_once
 
 __all__ = ["is_loopback", "secrets_among", "warn_of_plain_http", "warn_of_plain_secrets"]
@@ -53,7 +53,7 @@ def secrets_among(model: type[Options], given: Mapping[str, str]) -> set[str]:
     found = set()
     for key in model.secret_keys(given):
         with contextlib.suppress(ValueError):
-            found.add(str.__str__(resolved(given[key])))
+            found.add(str.__str__(resolve(given[key])))
     return found - {""}
 
 

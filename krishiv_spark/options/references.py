@@ -21,8 +21,8 @@ __all__ = [
     "has_reference",
     "read_small",
     "referenced_values",
-    "resolved",
-    "resolved_options",
+    "resolve",
+    "resolve_options",
     "variables",
 ]
 
@@ -88,7 +88,7 @@ def variables(reference: str) -> list[str]:
     return [m[3] for m in _references_in(reference) if m[2] == "env" and not m[1]]
 
 
-def resolved(text: str) -> str:
+def resolve(text: str) -> str:
     """Return a value with its references resolved; itself if it has none, or was resolved before.
 
     ``$${env:`` is replaced by ``${env:``. Driver; tasks get the resolved value.
@@ -109,23 +109,23 @@ def referenced_values(given: Mapping[str, str]) -> frozenset[str]:
     """Return the values of the options that are references. Any of them may be a secret.
 
     Raises:
-        ValueError: As `resolved`.
+        ValueError: As `resolve`.
     """
     return frozenset(
-        str.__str__(resolved(text)) for text in given.values() if has_reference(text)
+        str.__str__(resolve(text)) for text in given.values() if has_reference(text)
     ) - {""}
 
 
-def resolved_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Return options with their references resolved, as by `resolved`.
+def resolve_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return options with their references resolved, as by `resolve`.
 
     Raises:
-        OptionError: If `resolved` raises; the text names the option.
+        OptionError: If `resolve` raises; the text names the option.
     """
     found = {}
     for key, text in given.items():
         try:
-            found[key] = resolved(text)
+            found[key] = resolve(text)
         except ValueError as error:
             raise OptionError(f"option {key!r}: {error}") from None
     return found

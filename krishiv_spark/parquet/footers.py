@@ -148,7 +148,7 @@ def open_file(
         StorageError: If its store fails.
     """
     size = None if wanted is None else wanted.identity.size
-    with translate_file_errors(path), files.opened(path, size) as found:
+    with translate_file_errors(path), files.open(path, size) as found:
         # The identity of the open file: another file could take the name after a check of the path.
         if wanted is not None and found.identity != wanted.identity:
             _check_same_rows(path, wanted, found, files)

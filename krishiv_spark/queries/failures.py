@@ -76,13 +76,13 @@ def failure_of(error: BaseException) -> Failure:
             f"damaged, or made to do this. Remove it, and see docs/upstream/: {_one_line(text)}"
         )
     if found := _OWN_ERROR.findall(text):
-        return _ours(*_unwrapped(*found[-1]))
+        return _ours(*_unwrap(*found[-1]))
     if any(sign in text for sign in _AWAY):
         return Failure(_one_line(text), passes=True)
     return Failure(_one_line(text) or type(error).__name__)
 
 
-def _unwrapped(name: str, text: str) -> tuple[str, str]:
+def _unwrap(name: str, text: str) -> tuple[str, str]:
     if name != _PLANNING:
         return name, text
     inner, _, rest = text.partition(": ")

@@ -68,12 +68,12 @@ class SourceProgress:
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
         """Return the values of Spark's own report of a source."""
-        end, latest = _parsed(told.get("endOffset")), _parsed(told.get("latestOffset"))
+        end, latest = _parse_json(told.get("endOffset")), _parse_json(told.get("latestOffset"))
         description = str(told.get("description", ""))
         return cls(
             description=description,
             kind=_kind(description, end),
-            start=_parsed(told.get("startOffset")),
+            start=_parse_json(told.get("startOffset")),
             end=end,
             latest=latest,
             rows=_count(told.get("numInputRows")) or 0,
@@ -181,7 +181,7 @@ def _rate(given: Any) -> float | None:
     return None if given is None or not abs(float(given)) < float("inf") else float(given)
 
 
-def _parsed(given: Any) -> Any:
+def _parse_json(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     try:
@@ -312,10 +312,10 @@ class _Listener(StreamingQueryListener):
     def onQueryTerminated(self, event: Any) -> None:
         """Report the end of a query. Spark: driver."""
         if self._ended is not None:
-            _call(self._ended, str(event.id), _failed(event.exception))
+            _call(self._ended, str(event.id), _parse_failure(event.exception))
 
 
-def _failed(text: str | None) -> QueryFailed | None:
+def _parse_failure(text: str | None) -> QueryFailed | None:
     if text is None:
         return None
     found = failure_of(RuntimeError(text))

@@ -28,9 +28,9 @@ class Backoff:
         self._timeout_s = timeout_s
         self._shortest_s = shortest_s
         self._longest_s = longest_s
-        self.succeeded()
+        self.reset()
 
-    def succeeded(self) -> None:
+    def reset(self) -> None:
         """Reset the deadline and the pauses, since there was progress."""
         self._until_s = time.monotonic() + self._timeout_s
         self._next_s = self._shortest_s

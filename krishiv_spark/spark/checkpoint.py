@@ -358,7 +358,7 @@ class SparkCheckpoint:
         except (OSError, StorageError, ValueError):
             return None
 
-    def planned(self) -> tuple[str, PlannedOffsets]:
+    def read_plan(self) -> tuple[str, PlannedOffsets]:
         """Return the id of the query and Spark's plan of its current epoch. Planner.
 
         Values that this process has read before are read again only if a listing of ``offsets``

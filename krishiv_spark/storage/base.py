@@ -283,12 +283,12 @@ _GROUP = "krishiv_spark.stores"
 
 def store_kinds() -> list[str]:
     """Return the kinds of all stores, those of installed packages last."""
-    return [*_BUILT_IN, *sorted(_installed().keys() - _BUILT_IN.keys())]
+    return [*_BUILT_IN, *sorted(_find_installed().keys() - _BUILT_IN.keys())]
 
 
 def is_store_kind(kind: str) -> bool:
     """Return True if a store of a kind is registered."""
-    return kind in _BUILT_IN or kind in _installed()
+    return kind in _BUILT_IN or kind in _find_installed()
 
 
 @cache
@@ -301,8 +301,8 @@ def store_type(kind: str) -> type[BaseStore]:
     if kind in _BUILT_IN:
         module, _, name = _BUILT_IN[kind].partition(":")
         found: object = getattr(import_module(module), name)
-    elif kind in _installed():
-        found = _load(_installed()[kind])
+    elif kind in _find_installed():
+        found = _load(_find_installed()[kind])
     else:
         raise OptionError(f"{kind!r} is no kind of store; known: {', '.join(store_kinds())}")
     if isinstance(found, type) and issubclass(found, BaseStore) and found.kind == kind:
@@ -323,7 +323,7 @@ def _load(found: EntryPoint) -> object:
 
 
 @cache
-def _installed() -> dict[str, EntryPoint]:
+def _find_installed() -> dict[str, EntryPoint]:
     """Return the entry points of installed stores.
 
     The search reads the metadata of each package.

@@ -93,7 +93,7 @@ class StoreClient(ABC):
             if timeouts.is_first_contact and self.is_busy(error):
                 settings.record_answer(place)
                 return self.ask(what, function, translate)
-            why = settings.redacted(self.explain(error))
+            why = settings.redact(self.explain(error))
             text = f"cannot {what}: {why}"
             raise_alone(StorageError(text) if translate is None else translate(error, text))
         settings.record_answer(place)

@@ -130,7 +130,7 @@ class DiskFolder(Folder):
         return [self.read(name) for name in names]
 
     @override
-    def below(self) -> Iterator[str]:
+    def iter_files(self) -> Iterator[str]:
         # Links are followed, as when paths are opened, since a part may be on another disk.
         for parent, _, names in os.walk(self.path, onerror=_raise_unless_missing, followlinks=True):
             yield from (Path(parent, name).relative_to(self.path).as_posix() for name in names)
@@ -296,7 +296,7 @@ class DiskFiles(Files):
 
     @override
     @contextmanager
-    def opened(self, path: str, size: int | None = None) -> Iterator[OpenedFile]:
+    def open(self, path: str, size: int | None = None) -> Iterator[OpenedFile]:
         del size
         if not stat.S_ISREG(os.stat(path).st_mode):  # a FIFO would wait
             raise FileNotFoundError(errno.ENOENT, "no plain file", path)

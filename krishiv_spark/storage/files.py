@@ -54,7 +54,7 @@ class Folder(Protocol):
         """Read several files as `read` does; in parallel if each read is a request."""
         ...
 
-    def below(self) -> Iterator[str]:
+    def iter_files(self) -> Iterator[str]:
         """Yield the relative paths of files at any depth, unordered; none if it does not exist.
 
         Raises:
@@ -257,7 +257,7 @@ class Files(Protocol):
         """
         ...
 
-    def opened(self, path: str, size: int | None = None) -> AbstractContextManager[OpenedFile]:
+    def open(self, path: str, size: int | None = None) -> AbstractContextManager[OpenedFile]:
         """Open a file for reading; this and its reads raise the errors of `tail`.
 
         Args:

@@ -249,7 +249,7 @@ class HdfsFolder(Folder):
         return [self.read(name) for name in names]  # the client supports one thread
 
     @override
-    def below(self) -> Iterator[str]:
+    def iter_files(self) -> Iterator[str]:
         folders = [""]
         while folders:
             within = folders.pop()
@@ -392,7 +392,7 @@ class HdfsFiles(Files):
 
     @override
     @contextmanager
-    def opened(self, path: str, size: int | None = None) -> Iterator[OpenedFile]:
+    def open(self, path: str, size: int | None = None) -> Iterator[OpenedFile]:
         """Open a file, and compare its identity when it is closed, since HDFS has no versions."""
         identity, tail = self.tail(path, TAIL_BYTES)
         source = RangedFile(identity.size, tail, lambda start, end: self._read(path, start, end))

@@ -302,10 +302,10 @@ class ObjectFolder(Folder):
     @override
     def destroy(self) -> None:
         """Delete all files in the order of their names, on which `EpochLog.destroy` relies."""
-        self.remove(sorted(self.below()))
+        self.remove(sorted(self.iter_files()))
 
     @override
-    def below(self) -> Iterator[str]:
+    def iter_files(self) -> Iterator[str]:
         import obstore
 
         prefix = self._key("")
@@ -430,7 +430,7 @@ class ObjectFiles(Files):
 
     @override
     @contextmanager
-    def opened(self, path: str, size: int | None = None) -> Iterator[OpenedFile]:
+    def open(self, path: str, size: int | None = None) -> Iterator[OpenedFile]:
         """Open an object. Later requests specify the version that the first one returned."""
         identity, tail, tag = self._tail(path, TAIL_BYTES, size)
         same: GetOptions = {} if tag is None else {"if_match": tag}

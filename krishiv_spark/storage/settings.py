@@ -37,7 +37,7 @@ class StoreSettings(Options):
     """Settings of one store. The environment provides those that no option sets."""
 
     spark_keys: ClassVar[frozenset[str]] = frozenset()
-    refuses: ClassVar[Mapping[str, str]] = {
+    unsupported: ClassVar[Mapping[str, str]] = {
         "log_level": "it is an option of the source or the sink"
     }
 
@@ -70,7 +70,7 @@ class StoreSettings(Options):
         """Return the secrets of the options, and those of the environment."""
         return super().secrets() | {os.environ.get(name, "") for name in self.logins} - {""}
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text of a client or a server without secrets."""
         return redact(text, self.secrets())
 

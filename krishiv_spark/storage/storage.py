@@ -14,7 +14,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.options import Options
 from krishiv_spark.options.plain_secrets import warn_of_plain_http
-from krishiv_spark.options.references import resolved_options
+from krishiv_spark.options.references import resolve_options
 from krishiv_spark.storage.base import (
     BaseStore,
     StoreUrl,
@@ -61,14 +61,14 @@ class Storage:
         return cls(tuple(sorted(options.items())))
 
     @classmethod
-    def given(cls, options: Mapping[str, str]) -> Storage:
+    def for_query(cls, options: Mapping[str, str]) -> Storage:
         """Return the storage for all options of a query, which also contain its locations.
 
         Raises:
             OptionError: If a reference in one of them cannot be resolved (`options.references`).
         """
         own = {key: text for key, text in options.items() if key.lower().startswith(PREFIX)}
-        found = cls.of(resolved_options(own))
+        found = cls.of(resolve_options(own))
         others = [text for key, text in options.items() if key not in own]
         return found.also_at(*others) if any(map(_roots, others)) else found
 
@@ -285,4 +285,4 @@ class StorageOptions(Options):
         of_stores = {key: text for key, text in given.items() if key.lower().startswith(PREFIX)}
         return super().secret_keys(given) | secret_settings(of_stores)
 
-    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {"storage": (PREFIX,)}
+    collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {"storage": (PREFIX,)}

@@ -260,7 +260,7 @@ class SourceUnderTest:
     def limit(self) -> Mapping[str, str] | None:
         """The options behind `two_rows`."""
         reader = getattr(self.source, "reader_type", None)
-        has_ours = reader and "max_rows_per_trigger" not in reader.options_type.refuses
+        has_ours = reader and "max_rows_per_trigger" not in reader.options_type.unsupported
         ours = {"maxRowsPerTrigger": "2"} if has_ours else None
         return ours if self.two_rows is None else self.two_rows
 

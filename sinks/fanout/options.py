@@ -47,7 +47,7 @@ def kind_of_route(given: Mapping[str, str]) -> type[LoggedWriter[Any, Any]]:
     name = next((text for key, text in given.items() if key.lower() == "format"), None)
     if name is None:
         raise OptionError(f"option 'format' is required; known: {', '.join(route_names())}")
-    found = _imported(name) if ":" in name else _route_type_of(name)
+    found = _import_kind(name) if ":" in name else _route_type_of(name)
     if not (isinstance(found, type) and issubclass(found, LoggedWriter)):
         raise OptionError(f"'format' = {name!r} is not a LoggedWriter, so it cannot be a route")
     return found
@@ -66,7 +66,7 @@ def _route_type_of(name: str) -> Any:
     return route
 
 
-def _imported(name: str) -> Any:
+def _import_kind(name: str) -> Any:
     module, _, kind = name.partition(":")
     try:
         return getattr(import_module(module), kind)
@@ -104,8 +104,8 @@ class FanoutOptions(LogPlaceOptions):
         routes: The format of each route and its options, by the name of the route.
     """
 
-    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **LogPlaceOptions.gathers,
+    collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **LogPlaceOptions.collects_prefixes,
         "routes": (_PREFIX,),
     }
 

@@ -137,14 +137,14 @@ class _Puller:
 
     def _run(self) -> None:
         try:
-            self._staged = self._stage(self._pulled())
+            self._staged = self._stage(self._iter_batches())
         except BaseException as error:  # noqa: BLE001  raised in the thread that reads the rows
             self._error = error
         finally:
             self._is_over = True
             self._back.release()
 
-    def _pulled(self) -> Iterator[pa.RecordBatch]:
+    def _iter_batches(self) -> Iterator[pa.RecordBatch]:
         while self._next is not None:
             batch, self._next = self._next, None
             yield batch

@@ -60,9 +60,9 @@ def _strip_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
 class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
     """Options of the Iceberg sink."""
 
-    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **IcebergOptions.gathers,
-        **CheckpointOptions.gathers,
+    collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **IcebergOptions.collects_prefixes,
+        **CheckpointOptions.collects_prefixes,
         "table_properties": (_PROPERTY,),
     }
 

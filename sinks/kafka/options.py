@@ -29,9 +29,9 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
         on_lost_transactions: Action after brokers have aborted a part of a committed epoch.
     """
 
-    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **KafkaOptions.gathers,
-        **LogPlaceOptions.gathers,
+    collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **KafkaOptions.collects_prefixes,
+        **LogPlaceOptions.collects_prefixes,
     }
 
     topic: str | None = Field(

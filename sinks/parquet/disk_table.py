@@ -99,7 +99,7 @@ class DiskTable:
     def schema_of(self, name: str) -> pa.Schema:
         """Return the readable columns of a file."""
         try:
-            with DISK.opened(f"{self.path}/{name}") as file:
+            with DISK.open(f"{self.path}/{name}") as file:
                 return corrected_schema(open_input(file.source))
         except (pa.ArrowException, OSError):
             return pa.schema([])

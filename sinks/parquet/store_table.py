@@ -76,7 +76,7 @@ class StoreTable:
 
     def visible(self) -> Iterator[str]:
         """Yield the relative paths of visible files. A request for each thousand files."""
-        for name in self._folder.below():
+        for name in self._folder.iter_files():
             *folders, file = name.split("/")
             if is_data(file) and not any(map(is_hidden, (*folders, file))):  # noqa: SIM102  the second reads
                 if "." in file or self._ends_as_parquet(name):

@@ -74,11 +74,11 @@ class ChainOptions(SourceOptions):
         then_given: Options of the second source, without their prefix.
     """
 
-    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "first_given": ("first.",),
         "then_given": ("then.",),
     }
-    refuses: ClassVar[Mapping[str, str]] = dict.fromkeys(
+    unsupported: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("max_files_per_trigger", "max_bytes_per_trigger"),
         "only the table has files: use 'first.maxFilesPerTrigger' or 'first.maxBytesPerTrigger'",
     )

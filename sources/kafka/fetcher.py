@@ -126,7 +126,7 @@ class Fetcher:
         """
         pending = self._send_next()
         await_warm()
-        self._backoff.succeeded()  # loading kernels does not count as time without a response
+        self._backoff.reset()  # loading kernels does not count as time without a response
         while pending is not None:
             found = self._await_response(pending)
             pending = self._send_next()
@@ -179,7 +179,7 @@ class Fetcher:
         found = list(self._handle_response(response, pending.cursors))
         self._single = not found
         if found:
-            self._backoff.succeeded()
+            self._backoff.reset()
         return found
 
     def _handle_response(self, response: Any, cursors: Collection[Cursor]) -> Iterator[Decoded]:
@@ -264,7 +264,7 @@ class Fetcher:
         theirs = [c for c in self._unfinished_cursors() if c.range.tp.topic in topics]
         if not self._check_remaining(theirs, final=cursors):
             raise self._to_error(next(iter(cursors)), f"{why}, and the time is up")
-        self._backoff.succeeded()
+        self._backoff.reset()
 
     def _check_remaining(self, cursors: Collection[Cursor], *, final: Collection[Cursor]) -> bool:
         """Check whether the records that remain to be read still exist, and apply the result.

@@ -381,13 +381,13 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
 
     format_name: ClassVar[str] = "krishiv-kafka"
-    refuses: ClassVar[Mapping[str, str]] = dict.fromkeys(
+    unsupported: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("max_files_per_trigger", "max_bytes_per_trigger"),
         "Kafka counts offsets; use 'maxOffsetsPerTrigger'",
     )
 
-    gathers: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **KafkaOptions.gathers,
+    collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **KafkaOptions.collects_prefixes,
         "registry": ("registry.",),
     }
 

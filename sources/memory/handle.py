@@ -16,7 +16,7 @@ from krishiv_spark.durable import exists
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.memory.entry import EncodedRows, StoreEntry, encode, schema_of
 from krishiv_spark.memory.log import Log
-from krishiv_spark.memory.store import Store, open_store, quoted
+from krishiv_spark.memory.store import Store, open_store, quote_name
 from krishiv_spark.messages.suggestions import did_you_mean
 
 __all__ = ["MemorySource", "Pushed", "memory_source", "table_of"]
@@ -180,7 +180,7 @@ class Pushed:
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
-        self.log: Log = store.log("pushes", quoted(name), "log")
+        self.log: Log = store.log("pushes", quote_name(name), "log")
         self._schema = f"{store.folder('pushes', name)}/schema"
         self._origin = f"{store.folder('pushes', name)}/origin"
 

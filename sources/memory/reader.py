@@ -98,7 +98,7 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
     def infer_schema(self) -> pa.Schema:
         """Return the schema of the pushes, or of the result with that name."""
         name = self.options.source_name()
-        schema = self._pushed().schema()
+        schema = self._open_pushed().schema()
         if schema is not None:
             return schema
         if is_name(open_store(), name):
@@ -116,18 +116,18 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
     def resolve(self, start: Start) -> MemoryOffset:
         """Driver: return the position after the newest push."""
         del start
-        pushed = self._pushed()
+        pushed = self._open_pushed()
         return MemoryOffset(next=pushed.log.next_number(), origin=pushed.origin())
 
     def latest(self, start: MemoryOffset, limit: Limit) -> MemoryOffset:
         """Driver: return the end of the next batch, which has at least one push if there is any."""
-        pushed = self._pushed()
+        pushed = self._open_pushed()
         newest = self._end(pushed, start)
         self._check_origin(pushed, start)
         if newest == start.next:
             return start
         first = self._first(pushed, start, newest)
-        end = _limited(pushed, first, newest, limit)
+        end = _apply_limit(pushed, first, newest, limit)
         watermark = self._watermark(pushed, start, first, end)
         return MemoryOffset(next=end, origin=pushed.origin(), watermark=watermark)
 
@@ -137,7 +137,7 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
             return _spread(self._result(), self.options.max_partitions)
         if start.next == end.next:
             return []
-        pushed = self._pushed()
+        pushed = self._open_pushed()
         self._check_origin(pushed, end)
         first = self._first(pushed, start, end.next)
         return _spread(_bodies(pushed, first, end.next), self.options.max_partitions)
@@ -149,14 +149,14 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
 
     def freeze(self) -> None:
         """Driver: ignore pushes from now on."""
-        self._frozen = self._pushed().log.next_number()
+        self._frozen = self._open_pushed().log.next_number()
 
     def backlog(self) -> Mapping[str, Any]:
         """Driver: return the end of all pushes, and the number of event times too far ahead."""
-        end = MemoryOffset(next=self._pushed().log.next_number())
+        end = MemoryOffset(next=self._open_pushed().log.next_number())
         return {**end.to_dict(), **self._watermarks.report()}
 
-    def _pushed(self) -> Pushed:
+    def _open_pushed(self) -> Pushed:
         return Pushed(open_store(), self.options.source_name())
 
     def _end(self, pushed: Pushed, start: MemoryOffset) -> int:
@@ -199,12 +199,12 @@ class MemoryReader(StreamReader[MemoryOffset, Bodies]):
     def _result(self) -> list[bytes]:
         name = self.options.source_name()
         bodies = result_bodies(open_store(), name)
-        if self._pushed().schema() is not None:
+        if self._open_pushed().schema() is not None:
             _refuse_mixture(name, self.schema, plain_schema(common_schema(name, bodies)))
         return bodies
 
 
-def _limited(pushed: Pushed, first: int, end: int, limit: Limit) -> int:
+def _apply_limit(pushed: Pushed, first: int, end: int, limit: Limit) -> int:
     if limit == UNLIMITED:
         return end
     rows = size = 0

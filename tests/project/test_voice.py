@@ -40,7 +40,7 @@ def _option_texts() -> Iterator[tuple[str, str]]:
             if kind is not None:
                 models.add(kind.options_type)
     for model in sorted(models, key=lambda one: one.__qualname__):
-        for name, field in model.offered().items():
+        for name, field in model.user_options().items():
             yield f"{model.__qualname__} {name}", model.model_fields[field].description or ""
 
 

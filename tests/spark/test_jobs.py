@@ -122,7 +122,7 @@ def test_what_a_depot_takes_from_a_file_is_in_no_plan(runner, rows, tmp_path, ca
     )
     loaded = jobs.load(tmp_path / "job.yaml", depots=tmp_path / "depots.yaml")
     with restore_active_session(runner.spark):
-        runner.made().prepared(loaded.jobs[0]).table("rows").explain(extended=True)
+        runner.made().prepare(loaded.jobs[0]).table("rows").explain(extended=True)
     plan = capsys.readouterr().out
     assert f"${{file:{tmp_path}/key}}" in plan
     assert "hunter2" not in plan

@@ -17,7 +17,7 @@ def said_of(store, monkeypatch, off_s=0.0):
     asked, said = Questions("a-probe", store.url, options=store.options), FindingList()
     stores.check_checkpoint(asked, said)
     stores.clean(asked)
-    assert not list(Storage.of(store.options).folder(store.url).below())
+    assert not list(Storage.of(store.options).folder(store.url).iter_files())
     return [str(line) for line in said.found]
 
 

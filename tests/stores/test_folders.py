@@ -56,13 +56,13 @@ def test_a_file_that_is_moved_has_its_new_path_alone(folder):
     folder.replace("x", b"one")
     folder.move("x", f"{ODD}/below/y")
     folder.move("x", f"{ODD}/below/y")  # again, after a death
-    assert list(folder.below()) == [f"{ODD}/below/y"]
+    assert list(folder.iter_files()) == [f"{ODD}/below/y"]
     assert folder.tail(f"{ODD}/below/y", 9) == b"one"
     folder.replace("x", b"other")
     folder.move("x", f"{ODD}/below/y")
     assert folder.tail(f"{ODD}/below/y", 9) == b"other"
     folder.move(f"{ODD}/below/y", "z")
-    assert list(folder.below()) == ["z"]
+    assert list(folder.iter_files()) == ["z"]
 
 
 def test_what_is_replaced_has_the_new_content(folder):

@@ -20,7 +20,7 @@ class Place:
 
     def __init__(self, store, name):
         self.url = f"{store.url}/{name}"
-        self.storage = Storage.given(store.options)
+        self.storage = Storage.for_query(store.options)
         self.checkpoint = SparkCheckpoint(self.url, self.storage)
 
     def put(self, local):
@@ -31,7 +31,7 @@ class Place:
 
     def get(self, local):
         """A copy on the disk."""
-        for path in self.storage.folder(self.url).below():
+        for path in self.storage.folder(self.url).iter_files():
             folder, _, name = path.rpartition("/")
             (local / folder).mkdir(parents=True, exist_ok=True)
             (local / path).write_bytes(self.checkpoint.folder(folder).read(name) or b"")

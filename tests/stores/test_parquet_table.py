@@ -191,7 +191,7 @@ def test_a_job_that_dies_while_it_removes_its_log_is_in_nobodys_way(table, remov
     source = reader(table.url, schema=SCHEMA, **table.storage)
     assert [len(names) for names in batches(source)] == [1]
     assert table.vacuum("--older-than", "0 s").exit_code == 0
-    assert not [key for key in table.onlooker.below() if "batch-" in key]
+    assert not [key for key in table.onlooker.iter_files() if "batch-" in key]
     table.life().epoch(0, rows(10, 10))
     assert table.onlooker.ids() == list(range(20))
 

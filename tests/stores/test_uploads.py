@@ -37,7 +37,7 @@ def place(request, servers, tmp_path):
 
 def seen(folder):
     """Return the files that readers see; they skip staged ones."""
-    return [name for name in folder.below() if not name.startswith("_krishiv/")]
+    return [name for name in folder.iter_files() if not name.startswith("_krishiv/")]
 
 
 def uploaded(uploads, key, data=b"data"):
@@ -211,7 +211,7 @@ def test_discarding_shows_nothing(place):
 def test_what_is_tried_before_the_first_row_leaves_nothing(place):
     uploads, folder = place
     uploads.verify()
-    assert list(folder.below()) == []
+    assert list(folder.iter_files()) == []
 
 
 def test_ten_thousand_parts_hold_five_terabytes():

@@ -124,7 +124,7 @@ class StoreLooker(Looker):
 
     def _logged_epoch(self) -> int:
         """The newest epoch with an intent; an entry that was folded meanwhile is in a snapshot."""
-        for key in self._reader.below():
+        for key in self._reader.iter_files():
             if key.startswith("_krishiv/") and key.endswith(".json") and key not in self._logged:
                 self._logged[key] = self._epoch_of_entry(key)
         return max(self._logged.values(), default=-1)
@@ -133,7 +133,7 @@ class StoreLooker(Looker):
         try:
             text = self._reader.read(key)
         except Exception:  # by whichever name each client says it
-            if key in self._reader.below():
+            if key in self._reader.iter_files():
                 raise
             return -1
         return -1 if text is None else epoch_in(key, json.loads(text))

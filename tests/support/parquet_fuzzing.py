@@ -141,7 +141,7 @@ def varint(number):
 
 def read(path):
     """Read a file as driver and tasks do; how many rows, in arrays of which all parts are there."""
-    with DISK.opened(path, None) as found:
+    with DISK.open(path, None) as found:
         identity = found.identity
     for name in ("ts", "day", "text"):
         read_footer(path, name)

@@ -17,7 +17,7 @@ class Onlooker:
 
     def keys(self):
         """The keys of what a reader of the table takes, relative to it."""
-        return [key for key in self.below() if not any(map(is_hidden, key.split("/")))]
+        return [key for key in self.iter_files() if not any(map(is_hidden, key.split("/")))]
 
     def rows(self):
         """All rows; looks anew if a file goes meanwhile.
@@ -54,7 +54,7 @@ class S3Onlooker(Onlooker):
             aws_secret_access_key=said["secretAccessKey"],
         )
 
-    def below(self):
+    def iter_files(self):
         pager = self._s3.get_paginator("list_objects_v2")
         for page in pager.paginate(Bucket=self._bucket, Prefix=self._prefix):
             for item in page.get("Contents", ()):
@@ -83,7 +83,7 @@ class AzureOnlooker(Onlooker):
         self._prefix = f"{place.path}/"
         self._box = ContainerClient(said["endpoint"], place.bucket, credential=said["accountKey"])
 
-    def below(self):
+    def iter_files(self):
         for name in self._box.list_blob_names(name_starts_with=self._prefix):
             yield name.removeprefix(self._prefix)
 
@@ -95,7 +95,9 @@ class AzureOnlooker(Onlooker):
 
     def pending(self):
         found = self._box.list_blobs(self._prefix, include=["uncommittedblobs"])
-        return sorted({blob.name.removeprefix(self._prefix) for blob in found} - {*self.below()})
+        return sorted(
+            {blob.name.removeprefix(self._prefix) for blob in found} - {*self.iter_files()}
+        )
 
     def expire(self):
         """Delete blocks that were not committed for a week, as Azure does."""
@@ -110,7 +112,7 @@ class GcsOnlooker(Onlooker):
         self._root, self._box = options["storage.gcs.endpoint"], place.bucket
         self._prefix = f"{place.path}/"
 
-    def below(self):
+    def iter_files(self):
         url, page = f"{self._root}/storage/v1/b/{self._box}/o", {"prefix": self._prefix}
         while page is not None:
             found = self._asked("GET", url, params=page).json()
@@ -127,7 +129,7 @@ class GcsOnlooker(Onlooker):
 
     def pending(self):
         aside = "_krishiv/uploads/"
-        return [key.removeprefix(aside) for key in self.below() if key.startswith(aside)]
+        return [key.removeprefix(aside) for key in self.iter_files() if key.startswith(aside)]
 
     def expire(self):
         """Remove what lies aside, as a rule of the bucket does."""
@@ -148,8 +150,8 @@ class HdfsOnlooker(Onlooker):
         self._folder = Storage.of(options).folder(url)
         self._aside = Storage.of(options).folder(f"{url}/_krishiv/uploads")
 
-    def below(self):
-        return self._folder.below()
+    def iter_files(self):
+        return self._folder.iter_files()
 
     def read(self, key):
         return self._folder.read(key)

@@ -215,11 +215,11 @@ class InBucket:
 def test_what_has_not_changed_in_a_bucket_is_not_read_again(s3, monkeypatch):
     found = InBucket(s3, monkeypatch)
     found.begin("q1")
-    assert found.checkpoint.planned()[0] == "q1"
+    assert found.checkpoint.read_plan()[0] == "q1"
     found.checkpoint.record_query_id("q1")
     found.reads.clear()
     found.epoch(1, offset=9)
-    query, planned = found.checkpoint.planned()
+    query, planned = found.checkpoint.read_plan()
     found.checkpoint.record_query_id("q1")
     assert (query, planned) == ("q1", PlannedOffsets.of(1, {"0": "7"}, {"0": "9"}))
     assert found.reads == ["1"]
@@ -229,10 +229,10 @@ def test_an_entry_that_is_changed_in_a_bucket_is_read_again(s3, monkeypatch):
     found = InBucket(s3, monkeypatch)
     found.begin("q1")
     found.epoch(1)
-    found.checkpoint.planned()
+    found.checkpoint.read_plan()
     found.epoch(1, offset=8)
     found.epoch(0, offset=3)
-    assert found.checkpoint.planned()[1] == PlannedOffsets.of(1, {"0": "3"}, {"0": "8"})
+    assert found.checkpoint.read_plan()[1] == PlannedOffsets.of(1, {"0": "3"}, {"0": "8"})
 
 
 @pytest.mark.parametrize("epochs", [0, 1])
@@ -241,6 +241,6 @@ def test_a_checkpoint_that_is_made_anew_in_a_bucket_is_another_query(s3, monkeyp
     found.begin("q1")
     for epoch in range(1, 1 + epochs):
         found.epoch(epoch)
-    assert found.checkpoint.planned()[0] == "q1"
+    assert found.checkpoint.read_plan()[0] == "q1"
     found.begin("q2")
-    assert found.checkpoint.planned()[0] == "q2"
+    assert found.checkpoint.read_plan()[0] == "q2"

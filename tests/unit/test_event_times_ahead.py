@@ -59,7 +59,7 @@ def parquet(folder, **options):
         {"path": str(folder), **TIMED, **options}, "krishiv-parquet"
     )
     source = ParquetReader(options, SCHEMA, streaming=True)
-    return source, stream_read(source, RowSchema.inferred(SCHEMA, options))
+    return source, stream_read(source, RowSchema.from_reader(SCHEMA, options))
 
 
 def trigger(read, start):

@@ -47,12 +47,12 @@ def shown_by(error):
 
 def store(kind, url, **settings):
     given = {"endpoint": url, "timeout": "500ms", **settings}
-    return Storage.given({f"storage.{kind}.{name}": text for name, text in given.items()})
+    return Storage.for_query({f"storage.{kind}.{name}": text for name, text in given.items()})
 
 
 def of_hdfs(url):
     place = StoreUrl.parse(url.replace("http", "webhdfs", 1).replace("webhdfss", "swebhdfs") + "/t")
-    return Storage.given(
+    return Storage.for_query(
         {"storage.hdfs.token": "${env:CANARY}", "storage.hdfs.timeout": "500ms"}
     ), place
 

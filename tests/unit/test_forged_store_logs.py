@@ -116,7 +116,7 @@ UP = "../../user/victim/precious"
 def test_no_request_to_hdfs_leaves_the_table(server, touch):
     node = server()
     table = StoreTable(
-        StoreUrl.parse(f"webhdfs://{node.authority}/warehouse/table"), Storage.given({})
+        StoreUrl.parse(f"webhdfs://{node.authority}/warehouse/table"), Storage.for_query({})
     )
     with pytest.raises(StorageError):
         touch(table)
@@ -128,7 +128,7 @@ def test_no_request_to_hdfs_leaves_the_table(server, touch):
 def test_escaped_dots_are_a_name_to_hdfs_and_to_buckets(server):
     node = server()
     url = StoreUrl.parse(f"webhdfs://{node.authority}/warehouse/table")
-    StoreTable(url, Storage.given({})).remove(["%2e%2e/%2e%2e/victim"])
+    StoreTable(url, Storage.for_query({})).remove(["%2e%2e/%2e%2e/victim"])
     ((_, path),) = node.asked
     assert path.startswith("/webhdfs/v1/warehouse/table/%252e%252e/%252e%252e/victim?")
     bucket = MemoryStore()

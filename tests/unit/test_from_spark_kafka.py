@@ -60,7 +60,7 @@ def faults(model, name):
     if model is KafkaSourceOptions and name not in ALONE:
         given["subscribe"] = "t"
     given[name] = VALUES.get(name, "5")
-    found = model.faults(given, "krishiv-kafka")
+    found = model.find_errors(given, "krishiv-kafka")
     return [fault for fault in found if fault.key == name or f"'{name}'" in fault.text]
 
 

@@ -14,7 +14,7 @@ from krishiv_spark.errors import ManifestError
 from krishiv_spark.jobs import load
 from krishiv_spark.jobs.variables import Variables
 from krishiv_spark.jobs.yaml_nodes import Problems, read_yaml
-from krishiv_spark.options.references import read_small, resolved
+from krishiv_spark.options.references import read_small, resolve
 
 JOB = """
 inputs: [{name: rows, format: krishiv-parquet, options: {path: /data/in}}]
@@ -181,7 +181,7 @@ def test_a_device_without_an_end_is_not_read(tmp_path):
     (line,) = refused(tmp_path / "job.yaml")
     assert "is larger than 1048576 bytes" in line
     with pytest.raises(ValueError, match="is larger than 1048576 bytes"):
-        resolved("${file:/dev/zero}")
+        resolve("${file:/dev/zero}")
 
 
 def test_a_secret_without_an_end_is_a_mistake_of_the_depots(write):
@@ -321,10 +321,10 @@ def test_what_is_printed_while_a_job_runs_shows_no_value(write, monkeypatch):
     monkeypatch.setenv("N", "7")
     loaded = load(write(JOB + "spark: {a: '${PASSWORD}', b: '${ON}', c: '${N}'}"))
     error = "[X] at 7 of hunter2 'x' and HUNTER2 'X'\nsecond line; second line is true"
-    assert loaded.redacted(error) == "[X] at 7 of ${PASSWORD} and ${PASSWORD}; ${PASSWORD} is true"
-    assert loaded.redacted(json.dumps("hunter2 'x'\nsecond line")) == '"${PASSWORD}"'
-    assert loaded.redacted(repr("hunter2 'x'\nsecond line")) == '"${PASSWORD}"'
-    assert loaded.redacted("hunter2%20%27x%27%0Asecond%20line") == "${PASSWORD}"
+    assert loaded.redact(error) == "[X] at 7 of ${PASSWORD} and ${PASSWORD}; ${PASSWORD} is true"
+    assert loaded.redact(json.dumps("hunter2 'x'\nsecond line")) == '"${PASSWORD}"'
+    assert loaded.redact(repr("hunter2 'x'\nsecond line")) == '"${PASSWORD}"'
+    assert loaded.redact("hunter2%20%27x%27%0Asecond%20line") == "${PASSWORD}"
 
 
 def test_honest_messages_stay_readable(write, monkeypatch):
@@ -428,7 +428,7 @@ def test_yaml_is_the_library_s(write):
 def test_beginnings_without_an_end_take_linear_time(write, text):
     begun = time.process_time()
     refused(write(f"unknown: {text}\n"))
-    resolved(text)
+    resolve(text)
     assert time.process_time() - begun < 20
 
 
@@ -444,4 +444,4 @@ def test_the_end_of_a_text_is_taken_as_before():
     values = Variables({"A": "1"}, {})
     assert values.substitute("$${A} ${A} $${B") == "${A} 1 ${B"
     assert values.substitute("${A:-x ${A}} ${A:-") == "1} ${A:-"
-    assert resolved("${env:A") == "${env:A"
+    assert resolve("${env:A") == "${env:A"

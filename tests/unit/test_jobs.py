@@ -262,7 +262,7 @@ def test_secrets_come_from_the_environment_or_a_file_and_are_shown_nowhere(write
     assert loaded.jobs[0].outputs[0].place.options["catalog.token"] == "hunter2"
     assert loaded.jobs[0].outputs[0].place.options["catalog.credential"] == "hunter3"
     assert "hunter" not in repr(loaded)
-    assert loaded.redacted("no hunter2, no hunter3") == "no ***, no ***"
+    assert loaded.redact("no hunter2, no hunter3") == "no ***, no ***"
 
 
 def test_a_value_is_hidden_where_its_option_can_be_secret_or_the_file_says_so(write, monkeypatch):
@@ -280,9 +280,9 @@ def test_a_value_is_hidden_where_its_option_can_be_secret_or_the_file_says_so(wr
         "depots.yaml",
     )
     loaded = load(write(SMALL.format(more="")), depots=depots)
-    shown = loaded.redacted("value-of-address value-of-jaas value-of-hidden value-of-shown")
+    shown = loaded.redact("value-of-address value-of-jaas value-of-hidden value-of-shown")
     assert shown == "value-of-address *** *** value-of-shown"
-    assert "value-of-login" not in loaded.redacted("no postgresql://u:value-of-login@db/c")
+    assert "value-of-login" not in loaded.redact("no postgresql://u:value-of-login@db/c")
 
 
 @pytest.mark.parametrize(

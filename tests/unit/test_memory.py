@@ -28,7 +28,7 @@ from krishiv_spark.memory import store as store_module
 from krishiv_spark.memory.entry import Bound, StoreEntry
 from krishiv_spark.memory.log import Log, sweep
 from krishiv_spark.memory.results import NamedResult
-from krishiv_spark.memory.store import open_store, quoted
+from krishiv_spark.memory.store import open_store, quote_name
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, Task
 from krishiv_spark.sinks.memory import MemorySinkOptions, MemoryWriter
@@ -349,8 +349,8 @@ class TestNames:
     @pytest.mark.parametrize("name", ["", "x" * 300])
     def test_a_name_must_fit_a_file_name(self, name: str) -> None:
         with pytest.raises(OptionError, match="characters"):
-            quoted(name)
-        assert os.sep not in quoted("../a/b")
+            quote_name(name)
+        assert os.sep not in quote_name("../a/b")
 
     def test_a_new_query_takes_the_name_and_the_old_rows_go(self, root: Path) -> None:
         publish(writer(name="clicks"), "old", 0, 1)
@@ -492,7 +492,7 @@ class TestStore:
         def full(_: str) -> int:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("krishiv_spark.memory.log._created", full)
+        monkeypatch.setattr("krishiv_spark.memory.log._create", full)
         with pytest.raises(CommitRejected, match="No space left"):
             publish(writer(), "q", 0, 1)
 

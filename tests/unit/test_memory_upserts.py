@@ -13,7 +13,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import MemoryDataSource
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.memory.entry import decode, encode
-from krishiv_spark.memory.results import upserted
+from krishiv_spark.memory.results import upsert
 
 SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
 ROWS = st.lists(st.tuples(st.none() | st.sampled_from("abc"), st.integers(0, 99)), max_size=8)
@@ -33,7 +33,7 @@ def rows_of(encoded):
 
 @given(st.lists(ROWS, max_size=4), st.lists(ROWS, max_size=3))
 def test_of_each_key_the_last_row_stays(held, staged):
-    found = upserted(map(body, held), map(body, staged), ["key"], SCHEMA)
+    found = upsert(map(body, held), map(body, staged), ["key"], SCHEMA)
     wanted = {key: (key, n) for part in (*held, *staged) for key, n in part}
     assert sorted(rows_of(found), key=repr) == sorted(wanted.values(), key=repr)
 
@@ -41,7 +41,7 @@ def test_of_each_key_the_last_row_stays(held, staged):
 def test_a_column_that_is_new_is_null_in_older_rows():
     wider = pa.schema([*SCHEMA, ("m", pa.int64())])
     new = encode([pa.record_batch([["b"], [2], [3]], schema=wider)], wider).body
-    found = upserted([body([("a", 1)])], [new], ["key"], wider)
+    found = upsert([body([("a", 1)])], [new], ["key"], wider)
     assert rows_of(found) == [("a", 1, None), ("b", 2, 3)]
 
 

@@ -67,7 +67,7 @@ def reader():
 @pytest.fixture
 def stream(reader):
     spark = pytest.importorskip("pyspark.sql.streaming.datasource")  # of 4.2 and newer
-    made = stream_read(reader, RowSchema.inferred(SCHEMA, reader.options))
+    made = stream_read(reader, RowSchema.from_reader(SCHEMA, reader.options))
     return lambda text: json.dumps(
         made.latestOffset(json.loads(text), spark.ReadAllAvailable())
     ), made
@@ -113,7 +113,7 @@ def test_executors_get_no_positions(stream):
 @pytest.fixture
 def plain(reader):
     """As PySpark 4.0 and 4.1 call it, in any version."""
-    return _PlainStreamRead(reader, RowSchema.inferred(SCHEMA, reader.options))
+    return _PlainStreamRead(reader, RowSchema.from_reader(SCHEMA, reader.options))
 
 
 def at(n):

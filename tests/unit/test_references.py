@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.options.plain_secrets import warn_of_plain_secrets
-from krishiv_spark.options.references import Referenced, resolved
+from krishiv_spark.options.references import Referenced, resolve
 from krishiv_spark.runtime import once
 from krishiv_spark.sinks.fanout.options import FanoutOptions
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -30,16 +30,16 @@ def environment(monkeypatch, tmp_path):
 
 def test_what_is_named_is_looked_up_and_shown_by_its_name(tmp_path):
     text = f"db://u:${{env:PASSWORD}}@h/${{file:{tmp_path}/secret}}?$${{env:X}}&${{X}}"
-    found = resolved(text)
+    found = resolve(text)
     assert str(found) == "db://u:hunter2@h/hunter3?${env:X}&${X}"
     assert repr(found) == repr(text)
     assert repr(pickle.loads(pickle.dumps(found))) == repr(text)
-    assert resolved(found) is found, "a secret may look like a reference"
+    assert resolve(found) is found, "a secret may look like a reference"
 
 
 @given(st.text().filter(lambda text: "${" not in text))
 def test_what_names_nothing_stays_as_it_is(text):
-    assert resolved(text) is text
+    assert resolve(text) is text
 
 
 def test_options_from_python_may_be_numbers():
@@ -50,7 +50,7 @@ def test_options_from_python_may_be_numbers():
 @given(st.text())
 def test_a_secret_is_not_read_as_a_reference_again(text):
     secret = Referenced(text, "${env:SECRET}")
-    assert resolved(pickle.loads(pickle.dumps(secret))) == text
+    assert resolve(pickle.loads(pickle.dumps(secret))) == text
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_cannot_be_looked_up_is_refused_with_its_option(text, said):
     with pytest.raises(OptionError, match=f"'warehouse': .*{said}"):
         IcebergSinkOptions.parse({"path": "t", "warehouse": text}, "krishiv-iceberg")
     with pytest.raises(OptionError, match=f"'storage.s3.region': .*{said}"):
-        Storage.given({"storage.s3.region": text})
+        Storage.for_query({"storage.s3.region": text})
 
 
 def test_what_spark_reads_too_is_no_reference():

@@ -69,7 +69,7 @@ def test_progress_begins_anew(clock):
     backoff = Backoff(1, 0.5)
     while backoff.pause():
         pass
-    backoff.succeeded()
+    backoff.reset()
     assert backoff.left_s == 1
     assert backoff.pause()
     assert clock.pauses[-1] <= 0.5

@@ -111,9 +111,9 @@ def test_places_that_the_user_has_named_are_reached_as_before(options, url):
 
 
 def test_options_of_stores_alone_say_nothing_of_places():
-    Storage.given(TOKEN).folder("webhdfs://any:9870/t")
+    Storage.for_query(TOKEN).folder("webhdfs://any:9870/t")
     with pytest.raises(OptionError):
-        Storage.given({"path": "webhdfs://nn:9870/t", **TOKEN}).folder("webhdfs://any:9870/t")
+        Storage.for_query({"path": "webhdfs://nn:9870/t", **TOKEN}).folder("webhdfs://any:9870/t")
 
 
 @pytest.mark.parametrize("url", ["s3://h:1#/x", "s3://h?/x", "gs://h#/x", "abfss://c@h:1#/x"])
@@ -187,7 +187,7 @@ def test_a_datanode_is_reached_by_the_redirect_of_the_namenode(server):
 def test_a_datanode_that_is_down_is_an_error_without_the_login_that_it_would_get(server):
     gone = "http://127.0.0.1:0/x?delegation=canary"
     body = json.dumps({"Location": gone}).encode()
-    storage = Storage.given({"storage.hdfs.token": "canary"})
+    storage = Storage.for_query({"storage.hdfs.token": "canary"})
     url = server(page(body)).url.replace("http:", "webhdfs:")
     file = storage.uploads(f"{url}/t").open("part.parquet")
     file.write(b"x" * 100)
@@ -268,7 +268,9 @@ def test_no_more_than_64_kib_of_an_error_page_are_read(server, status):
 
 
 def test_a_token_without_encryption_is_warned_of_once(caplog):
-    storage = Storage.given({"storage.hdfs.token": "canary", "storage.hdfs.endpoint": "nn:9870"})
+    storage = Storage.for_query(
+        {"storage.hdfs.token": "canary", "storage.hdfs.endpoint": "nn:9870"}
+    )
     for _ in range(2):
         storage.folder("hdfs://nn/t")
     warned = [record.getMessage() for record in caplog.records]
@@ -293,7 +295,7 @@ def test_a_token_without_encryption_is_warned_of_once(caplog):
 def test_what_is_sent_as_it_is_is_warned_of(options, caplog):
     urls = {"azure": "az://c/t", "s3": "s3://b/t", "gcs": "gs://b/t"}
     kind = next(iter(options)).split(".")[1]
-    Storage.given(options).folder(urls[kind])
+    Storage.for_query(options).folder(urls[kind])
     assert "without encryption" in caplog.text
 
 
@@ -310,7 +312,7 @@ def test_what_is_sent_as_it_is_is_warned_of(options, caplog):
 def test_what_is_encrypted_or_never_sent_is_not(options, caplog):
     caplog.set_level(logging.WARNING)
     urls = {"azure": "az://c/t", "s3": "s3://b/t", "hdfs": "hdfs://nn/t"}
-    Storage.given(options).folder(urls[next(iter(options)).split(".")[1]])
+    Storage.for_query(options).folder(urls[next(iter(options)).split(".")[1]])
     assert caplog.text == ""
 
 
@@ -353,4 +355,4 @@ def test_a_command_reaches_each_place_of_its_command_line():
 
 def test_accounts_of_azure_have_no_case():
     given = dict([KEY.split("=", 1), ("path", ONE.replace("one", "One"))])
-    Storage.given(given).folder(ONE)
+    Storage.for_query(given).folder(ONE)

@@ -23,7 +23,7 @@ URL = "shelf://box/table"
 
 @pytest.fixture(autouse=True)
 def fresh_registry():
-    caches = (base._installed, base.store_type, base._find_by_scheme)
+    caches = (base._find_installed, base.store_type, base._find_by_scheme)
     for cached in caches:
         cached.cache_clear()
     yield

@@ -155,7 +155,7 @@ def storage_of(given: Iterable[str]) -> Storage:
     """Return the storage that the options of `STORAGE` configure."""
     from krishiv_spark.storage import Storage
 
-    return Storage.given(dict(map(name_and_value, given)))
+    return Storage.for_query(dict(map(name_and_value, given)))
 
 
 def open_session(

@@ -23,7 +23,7 @@ from krishiv_spark.spark.logs import write_to_terminal
 if TYPE_CHECKING:
     from krishiv_spark.jobs.runner import JobRunner
 
-__all__ = ["JOB_FILE", "job_schema", "loaded", "run", "validate"]
+__all__ = ["JOB_FILE", "job_schema", "load_or_exit", "run", "validate"]
 
 
 @click.command("job-schema")
@@ -63,12 +63,12 @@ def validate(file: Path, depots: Path | None, given: tuple[str, ...]) -> None:
 
     The exit code is 2 if there is an error.
     """
-    found = loaded(file, depots, given)
+    found = load_or_exit(file, depots, given)
     count = len(found.jobs)
     say(f"{file}: {count} {'job is' if count == 1 else 'jobs are'} valid")
 
 
-def loaded(file: Path, depots: Path | None, given: tuple[str, ...]) -> LoadedJobs:
+def load_or_exit(file: Path, depots: Path | None, given: tuple[str, ...]) -> LoadedJobs:
     """Return the jobs of a file; exit with 2 if the file is invalid."""
     try:
         found = load(file, depots=depots, variables=dict(map(name_and_value, given)))
@@ -121,9 +121,9 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
     job was started; 3 no Spark session could be opened; 4 the run was ended, by 'timeout' or a
     signal, before a query with work had completed an epoch, or before a job or output started.
     """
-    found = loaded(file, depots, given)
+    found = load_or_exit(file, depots, given)
     _check_outputs(found, said["new_targets"])
-    write_to_terminal(found.redacted)
+    write_to_terminal(found.redact)
     for name in _ECHOES:
         logging.getLogger(name).disabled = True
     if found.calls_python:
@@ -135,7 +135,7 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
 
     runner = JobRunner(
         spark,
-        lambda line: say(found.redacted(line)),
+        lambda line: say(found.redact(line)),
         strict=said["strict"],
         new_targets=said["new_targets"],
     )
@@ -154,7 +154,7 @@ def run(file: Path, depots: Path | None, given: tuple[str, ...], **said: Any) ->
         _stop(spark)
     if runner.unfinished:
         for line in runner.unfinished:
-            say(found.redacted(f"not done: {line}"), err=True)
+            say(found.redact(f"not done: {line}"), err=True)
         sys.exit(_NOTHING_DONE)
 
 
@@ -185,7 +185,7 @@ def _session(found: LoadedJobs, said: dict[str, Any]) -> Any:
     try:
         spark = open_session(said["remote"], said["master"], conf, found.jobs[0].name)
     except Exception as error:  # noqa: BLE001  errors of any class
-        say(found.redacted(f"cannot open a Spark session: {_line(error)}"), err=True)
+        say(found.redact(f"cannot open a Spark session: {_line(error)}"), err=True)
         sys.exit(_NO_SPARK)
     if said["remote"] is None:
         spark.sparkContext.setLogLevel(found.jobs[0].model.log_level)
@@ -208,7 +208,7 @@ def _end_on_signals(runner: JobRunner) -> None:
 
 
 def _fail(found: LoadedJobs, error: Exception) -> None:
-    say(found.redacted(_line(error)), err=True)
+    say(found.redact(_line(error)), err=True)
     sys.exit(_FAILED)
 
 

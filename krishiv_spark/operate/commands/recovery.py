@@ -151,7 +151,7 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
         raise OptionError(f"{source.format_name} has no epoch log")
     if (query := name_of_query(parsed)) is not None:
         return Operator(committer, query, None)
-    named = SparkCheckpoint(checkpoint, Storage.given(options))
+    named = SparkCheckpoint(checkpoint, Storage.for_query(options))
     return Operator(committer, named.query_id(), named)
 
 
@@ -235,7 +235,7 @@ def _replaying(
 
     first = _first(checkpoint, pending, said["start"])
     given = dict(map(name_and_value, said["given"]))
-    options = {**given, **_named(path=said["table"], epochLog=said["epoch_log"])}
+    options = {**given, **_drop_unset(path=said["table"], epochLog=said["epoch_log"])}
     return QueryReplay(
         checkpoint,
         open_target(checkpoint, options, first, said["name"]),
@@ -263,7 +263,7 @@ def _first(checkpoint: SparkCheckpoint, pending: ReplayRecord | None, start: str
     return pending.first
 
 
-def _named(**given: str | None) -> dict[str, str]:
+def _drop_unset(**given: str | None) -> dict[str, str]:
     return {name: text for name, text in given.items() if text is not None}
 
 

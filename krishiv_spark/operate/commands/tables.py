@@ -26,7 +26,7 @@ from krishiv_spark.storage.paths import url_scheme
 __all__ = ["iceberg", "parquet", "skipped", "vacuum"]
 
 
-def _placed(context: click.Context, parameter: click.Parameter, text: str) -> Path | StoreUrl:
+def _parse_place(context: click.Context, parameter: click.Parameter, text: str) -> Path | StoreUrl:
     """Return an existing folder of a disk, or a folder in a store."""
     if url_scheme(text) is not None and (url := StoreUrl.parse(text)).kind != "disk":
         return url
@@ -64,7 +64,7 @@ def parquet() -> None:
     """Clean up tables of krishiv-parquet, and show skipped data."""
 
 
-_PLACE = click.argument("place", metavar="PATH", callback=_placed)
+_PLACE = click.argument("place", metavar="PATH", callback=_parse_place)
 
 
 @parquet.command()

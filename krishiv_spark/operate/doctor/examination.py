@@ -122,7 +122,7 @@ def examine(spark: SparkSession, asked: Questions) -> list[Finding]:
         spark.dataSource.register(DoctorSource)
         rows = _load(spark, asked, cleans=False)
     except Exception as error:  # noqa: BLE001  Spark's clients raise errors of any class
-        return [_failed(str(error))]
+        return [_explain_failure(str(error))]
     finally:
         _clean(spark, asked)
     reports = [Report.model_validate_json(text) for text in rows]
@@ -140,7 +140,7 @@ def _clean(spark: SparkSession, asked: Questions) -> None:
         _load(spark, asked, cleans=True)
 
 
-def _failed(text: str) -> Finding:
+def _explain_failure(text: str) -> Finding:
     """Return a finding with the line of Spark's error that contains the reason."""
     if missing := _MISSING.search(text):
         return Finding(

@@ -18,7 +18,7 @@ import pyspark
 from pydantic import BaseModel
 
 from krishiv_spark.errors import KrishivError
-from krishiv_spark.options.references import resolved_options
+from krishiv_spark.options.references import resolve_options
 from krishiv_spark.storage import Storage, StoreUrl
 
 __all__ = [
@@ -140,7 +140,7 @@ class Questions:
         Raises:
             OptionError: If the reference in an option cannot be resolved.
         """
-        given = {key.lower(): text for key, text in resolved_options(options).items()}
+        given = {key.lower(): text for key, text in resolve_options(options).items()}
         own = {key: given.pop(key) for key in _OWN if key in given}
         tasks, cleans = int(given.pop("tasks")), given.pop("cleans") == "true"
         return cls(**own, options=given, tasks=tasks, cleans=cleans)
@@ -153,7 +153,7 @@ class Questions:
     @property
     def storage(self) -> Storage:
         """The settings of the stores."""
-        return Storage.given(self.options)
+        return Storage.for_query(self.options)
 
     @property
     def kafka(self) -> dict[str, str]:

@@ -96,7 +96,9 @@ def inspect_live_systems(
                 raise
             unknown.append(f"Kafka: {error}")
     staged = (
-        None if table is None else _staged(Storage.given(given).also_at(table), table, status.query)
+        None
+        if table is None
+        else _list_staged_sizes(Storage.for_query(given).also_at(table), table, status.query)
     )
     return LiveStatus(
         lags,
@@ -113,7 +115,7 @@ def _lags(epoch: EpochStatus, given: Mapping[str, str]) -> Iterator[TopicLag]:
     from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 
     for source, text in epoch.offsets.items():
-        at = _parsed(text)
+        at = _parse_offsets(text)
         if not at:
             continue
         options = topic_options(given, at)
@@ -131,7 +133,7 @@ def _lags(epoch: EpochStatus, given: Mapping[str, str]) -> Iterator[TopicLag]:
             yield TopicLag(source, topic, len(each), waiting, held)
 
 
-def _parsed(text: str) -> dict[str, dict[int, int]]:
+def _parse_offsets(text: str) -> dict[str, dict[int, int]]:
     try:
         return offsets_by_topic(json.loads(text))
     except ValueError:
@@ -155,7 +157,7 @@ def topic_options(
     left_out = {*_TOPICS_SAID, _ID}
     own = {key: text for key, text in given.items() if key.lower() not in left_out}
     assigned = {topic: list(each) for topic, each in (at or {"-": {0: 0}}).items()}
-    said = {**KafkaSourceOptions.among(own), "assign": json.dumps(assigned)}
+    said = {**KafkaSourceOptions.select(own), "assign": json.dumps(assigned)}
     return KafkaSourceOptions.parse(said, "krishiv-spark status")
 
 
@@ -173,7 +175,7 @@ def _transactions(status: CheckpointStatus, given: Mapping[str, str]) -> tuple[s
     return tuple(list_open_lines_of(client, f"{prefix}.{status.query}."))
 
 
-def _staged(storage: Storage, table: str, query: str) -> list[int] | None:
+def _list_staged_sizes(storage: Storage, table: str, query: str) -> list[int] | None:
     """Return the sizes of staged files; None in stores where staged data is not a file."""
     place = StoreUrl.parse(table) / META / query / "staged"
     if place.kind != "disk":

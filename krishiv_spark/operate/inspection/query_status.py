@@ -82,7 +82,7 @@ def inspect_table(given: Mapping[str, str], query: str) -> TableStatus | None:
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
     from krishiv_spark.sinks.iceberg.table_setup import find_table
 
-    options = IcebergSinkOptions.parse(IcebergSinkOptions.among(given), "krishiv-spark status")
+    options = IcebergSinkOptions.parse(IcebergSinkOptions.select(given), "krishiv-spark status")
     try:
         table = find_table(options)
     except KrishivError as error:

@@ -115,7 +115,9 @@ class QueryWatcher:
 def _pace(before: EpochStatus | None, epoch: EpochStatus) -> EpochRate:
     if before is None or before.epoch != epoch.epoch - 1:
         return EpochRate(epoch, None, None)
-    counted = [_moved(before.offsets.get(name), text) for name, text in epoch.offsets.items()]
+    counted = [
+        _count_advance(before.offsets.get(name), text) for name, text in epoch.offsets.items()
+    ]
     known = [each for each in counted if each is not None]
     moved = sum(known) if known else None
     took_ms = (epoch.planned_ms or 0) - (before.planned_ms or 0)
@@ -123,7 +125,7 @@ def _pace(before: EpochStatus | None, epoch: EpochStatus) -> EpochRate:
     return EpochRate(epoch, moved, moved * 1000 / took_ms if has_pace and moved else None)
 
 
-def _moved(before: str | None, now: str) -> int | None:
+def _count_advance(before: str | None, now: str) -> int | None:
     """Return the number of offsets that a source advanced; None without numeric offsets."""
     then, there = _counts(before), _counts(now)
     # The start of a new partition is not recorded, and a deleted one did not advance.

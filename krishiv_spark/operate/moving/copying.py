@@ -60,7 +60,7 @@ class NewCheckpoint:
         Raises:
             OptionError: If it contains other files.
         """
-        there = [path for path in self._checkpoint.folder().below() if not _is_hidden(path)]
+        there = [path for path in self._checkpoint.folder().iter_files() if not _is_hidden(path)]
         if there and not self._is_half_made():
             raise OptionError(
                 f"{self._checkpoint.location} is not empty ({min(there)} is there): name a folder "
@@ -108,7 +108,7 @@ class NewCheckpoint:
         self.verify_free()
         # This comes first, so that Spark never finds files that it would take for complete.
         self._checkpoint.folder("offsets").replace(str(epoch), incomplete_marker(self._verb))
-        for path in list(self._checkpoint.folder().below()):
+        for path in list(self._checkpoint.folder().iter_files()):
             # Files of an interrupted copy, or checksums of files that existed before.
             if path != f"offsets/{epoch}" and _is_of_checkpoint(path):
                 folder, _, name = path.rpartition("/")
@@ -151,7 +151,7 @@ def _is_hidden(path: str) -> bool:
 
 def files_of(checkpoint: SparkCheckpoint) -> list[str]:
     """Return the files of a checkpoint, relative, without checksums and temporary files."""
-    return sorted(path for path in checkpoint.folder().below() if not _is_hidden(path))
+    return sorted(path for path in checkpoint.folder().iter_files() if not _is_hidden(path))
 
 
 def _earlier(checkpoint: SparkCheckpoint, epoch: int) -> list[str]:

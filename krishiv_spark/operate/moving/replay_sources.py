@@ -60,7 +60,7 @@ class SourceCheck:
     newest: int
     given: Mapping[str, str] = field(repr=False)
 
-    def _given(self, source: str) -> Mapping[str, str]:
+    def _select_options(self, source: str) -> Mapping[str, str]:
         own: dict[str, dict[str, str]] = {f"{one}.": {} for one in self.boundary.sources}
         common: dict[str, str] = {}
         for key, text in self.given.items():
@@ -124,7 +124,7 @@ class SourceCheck:
         from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
         from krishiv_spark.operate.inspection.live import topic_options
 
-        given = self._given(source)
+        given = self._select_options(source)
         if not any(key.lower() in _CLUSTER for key in given):
             raise OptionError(
                 "give the settings of its cluster, to check that it still has the rows: -o "
@@ -138,7 +138,7 @@ class SourceCheck:
             for name, found in client.fetch_topics(topics).items()
             if (now := found.usable_id) and now != ids.get(name, now)
         ]:
-            raise OptionError(_listed(sorted(others)))
+            raise OptionError(_describe_gone(sorted(others)))
         oldest = list_offsets(client, dict.fromkeys(needed, EARLIEST))
         newest = list_offsets(client, dict.fromkeys(needed, LATEST), committed=False)
         gone = [
@@ -148,7 +148,7 @@ class SourceCheck:
             if not oldest[tp].offset <= offset <= newest[tp].offset
         ]
         if gone:
-            raise OptionError(_listed(gone))
+            raise OptionError(_describe_gone(gone))
         return f"its {len(needed)} partitions still have the rows from there on"
 
     def _with_new_partitions(
@@ -176,7 +176,7 @@ class SourceCheck:
         stands = ParquetOffset.from_json(text)
         offsets = [ParquetOffset.from_json(each) for each in self._later(source)]
         roots = [offset.root for offset in (stands, *offsets) if offset.root is not None]
-        own = ParquetSourceOptions.among(self._given(source))
+        own = ParquetSourceOptions.select(self._select_options(source))
         path = roots[0] if roots else own.get("path", own.get("parquet.path"))
         if path is None:
             raise OptionError("its offsets do not name its folder: give it with -s path=…")
@@ -187,7 +187,9 @@ class SourceCheck:
         read = {file.path for offset in offsets for file in store.files(offset)}
         there = {file.path for file in describe_files(place, sorted(read))}
         if read != there:
-            raise OptionError(_listed([place.absolute(path) for path in sorted(read - there)]))
+            raise OptionError(
+                _describe_gone([place.absolute(path) for path in sorted(read - there)])
+            )
         return f"the {len(read)} files that were read since are still there"
 
     def _later(self, source: str) -> Iterator[str]:
@@ -207,7 +209,7 @@ class SourceCheck:
         from krishiv_spark.sources.iceberg.options import IcebergSourceOptions
 
         offset = IcebergOffset.from_json(text)
-        own = IcebergSourceOptions.among(self._given(source))
+        own = IcebergSourceOptions.select(self._select_options(source))
         if offset.spot is None:
             return _NOT_ASKED
         if not any(key.lower() in {"table", "iceberg.table"} for key in own):
@@ -226,7 +228,9 @@ class SourceCheck:
         history = History.of_branch(options.table_name, metadata, options.branch)
         later = history.list_unread(offset.spot)
         if offset.spot.file is not None and history.find(offset.spot.snapshot) is None:
-            raise OptionError(_listed([f"snapshot {offset.spot.snapshot}, which was half read"]))
+            raise OptionError(
+                _describe_gone([f"snapshot {offset.spot.snapshot}, which was half read"])
+            )
         return f"the {len(later)} snapshots after it are still there"
 
 
@@ -240,9 +244,11 @@ def _ask_pushes(text: str) -> str:
         pushed = Pushed(store, name)
         if offset.origin == pushed.origin():
             if pushed.log.first() > offset.next:
-                raise OptionError(_listed([f"the pushes before {pushed.log.first()} of {name!r}"]))
+                raise OptionError(
+                    _describe_gone([f"the pushes before {pushed.log.first()} of {name!r}"])
+                )
             return f"the pushes into {name!r} from there on are still there"
-    raise OptionError(_listed([f"pushes of krishiv-memory on this machine, {store.root}"]))
+    raise OptionError(_describe_gone([f"pushes of krishiv-memory on this machine, {store.root}"]))
 
 
 def _texts_of(found: object) -> Mapping[str, str]:
@@ -254,7 +260,7 @@ def _spot_of(offset: object) -> Mapping[str, object]:
     return spot if isinstance(spot, Mapping) else {}
 
 
-def _listed(gone: list[str]) -> str:
+def _describe_gone(gone: list[str]) -> str:
     more = f"; and {len(gone) - _MOST_NAMED} more" if len(gone) > _MOST_NAMED else ""
     return (
         f"rows that must be read again no longer exist: {'; '.join(gone[:_MOST_NAMED])}{more}. "

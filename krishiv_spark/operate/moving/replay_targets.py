@@ -237,7 +237,7 @@ def _rollback(checkpoint: SparkCheckpoint, given: Mapping[str, str]) -> Rollback
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
     from krishiv_spark.sinks.iceberg.rollback import Rollback
 
-    options = _parsed(IcebergSinkOptions, "krishiv-iceberg", checkpoint, given)
+    options = _parse_options(IcebergSinkOptions, "krishiv-iceberg", checkpoint, given)
     return Rollback(options)
 
 
@@ -254,7 +254,7 @@ def _committer(
     kind = source.writer_type
     if kind is None:
         raise OptionError(f"{source.format_name} is not a sink")
-    options = _parsed(kind.options_type, source.format_name, checkpoint, given)
+    options = _parse_options(kind.options_type, source.format_name, checkpoint, given)
     # There are no columns, since nothing is written.
     writer = kind(options, pa.schema([]), OutputMode.APPEND, streaming=True)
     committer = writer.committer()
@@ -265,7 +265,9 @@ def _committer(
     return committer
 
 
-def _parsed(model: Any, name: str, checkpoint: SparkCheckpoint, given: Mapping[str, str]) -> Any:
+def _parse_options(
+    model: Any, name: str, checkpoint: SparkCheckpoint, given: Mapping[str, str]
+) -> Any:
     """Return the options of a sink.
 
     Raises:
@@ -279,5 +281,5 @@ def _parsed(model: Any, name: str, checkpoint: SparkCheckpoint, given: Mapping[s
                 f"a query with {key!r} cannot be replayed: the checkpoint's offsets do not "
                 "identify the epochs in its target"
             )
-    own = {key: text for key, text in model.among(given).items() if key.lower() not in taken}
+    own = {key: text for key, text in model.select(given).items() if key.lower() not in taken}
     return model.parse({**own, "checkpointLocation": checkpoint.location}, name)

@@ -123,12 +123,12 @@ class SparkFilePositions:
     options: Mapping[str, str]
 
     @cached_property
-    def _parsed(self) -> ParquetSourceOptions:
+    def _parsed_options(self) -> ParquetSourceOptions:
         return ParquetSourceOptions.parse(dict(self.options), "krishiv-parquet")
 
     @cached_property
     def _place(self) -> SourcePath:
-        return SourcePath.parse(self._parsed.path, self._parsed.storage)
+        return SourcePath.parse(self._parsed_options.path, self._parsed_options.storage)
 
     def check_listed(self) -> None:
         """Refuse a folder that Spark's source reads by its log instead of a listing.
@@ -179,7 +179,7 @@ class SparkFilePositions:
             OptionError: As `found`; or if there are too many files for an offset, and no state can
                 be stored.
         """
-        store = OffsetStore(self._parsed.state_location_of(self._place), bounded=True)
+        store = OffsetStore(self._parsed_options.state_location_of(self._place), bounded=True)
         files = self.found(source, upto)
         # There is no newest time, so that no file that the old query has left is too old for the
         # new one.
@@ -229,20 +229,22 @@ class SparkTablePositions:
     options: Mapping[str, str] = field(repr=False)
 
     @cached_property
-    def _parsed(self) -> IcebergSourceOptions:
+    def _parsed_options(self) -> IcebergSourceOptions:
         return IcebergSourceOptions.parse(dict(self.options), "krishiv-iceberg")
 
     @cached_property
     def _table(self) -> Table:
         from krishiv_spark.iceberg.catalogs import open_table
 
-        return open_table(self._parsed)
+        return open_table(self._parsed_options)
 
     @cached_property
     def _history(self) -> History:
         from krishiv_spark.sources.iceberg.history import History
 
-        return History.of_branch(self._parsed.table_name, self._table.metadata, self._parsed.branch)
+        return History.of_branch(
+            self._parsed_options.table_name, self._table.metadata, self._parsed_options.branch
+        )
 
     def offset(self, spot: SparkIcebergPosition) -> IcebergOffset:
         """Return krishiv-iceberg's offset at the same position.
@@ -260,7 +262,8 @@ class SparkTablePositions:
         if snapshot is None:
             raise DataLossError(
                 f"snapshot {spot.snapshot}, up to which the old query has read, is not in the "
-                f"history of {self._parsed.table_name}; {self._history.describe_available()}"
+                f"history of {self._parsed_options.table_name}; "
+                f"{self._history.describe_available()}"
             )
         place = self._place(spot, snapshot)
         return IcebergOffset(table=str(self._table.metadata.table_uuid), spot=place)

@@ -322,10 +322,12 @@ class CheckpointTranslation:
             KrishivError: As `lines` and `CheckpointCopy.run`.
         """
         self.check(new)
-        changes = {epoch: self._translated(text) for epoch, text in self.boundary.offsets.items()}
+        changes = {
+            epoch: self._translate_offsets(text) for epoch, text in self.boundary.offsets.items()
+        }
         return self._copying(new, self.boundary.with_sources(changes)).run()
 
-    def _translated(self, entry: str) -> dict[str, str]:
+    def _translate_offsets(self, entry: str) -> dict[str, str]:
         offsets = OffsetSeq.parse(entry).sources
         return {
             name: self.translation.offset(name, offsets[name])

@@ -251,14 +251,14 @@ def receive(connection: socket.socket) -> tuple[Request, list[int]]:
         if length > _MOST_BYTES:
             raise ValueError(f"a request of {length} bytes")
         with connection.makefile("rb") as stream:
-            return _checked(json.loads(stream.read(length))), streams
+            return _validate(json.loads(stream.read(length))), streams
     except BaseException:
         for each in streams:
             os.close(each)
         raise
 
 
-def _checked(given: object) -> Request:
+def _validate(given: object) -> Request:
     """Return a request after checking the types of its parts, and that its module is served."""
     if not isinstance(given, list):
         raise TypeError("a request is a list")

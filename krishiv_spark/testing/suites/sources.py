@@ -427,7 +427,7 @@ def _unit_limits(source: SourceUnderTest) -> Iterator[str]:
     """Yield the limits of krishiv-spark that this source supports, except the limit of rows."""
     reader = getattr(source.source, "reader_type", None)
     if reader is not None and source.two_rows is None:
-        yield from (o for o, f in _UNIT_LIMITS.items() if f not in reader.options_type.refuses)
+        yield from (o for o, f in _UNIT_LIMITS.items() if f not in reader.options_type.unsupported)
 
 
 def _was_read(driver: SourceDriver, row: int) -> bool:

@@ -265,7 +265,7 @@ class ViewKeeper:
         if snapshot is None:
             return None
         reader = changes.sparkSession.read.format(FORMAT)
-        reader = reader.options(**IcebergOptions.among(self._given))
+        reader = reader.options(**IcebergOptions.select(self._given))
         rows = reader.option("snapshot-id", snapshot).load(self._table)
         return rows.join(changes.select(KEY).distinct(), KEY, "left_semi")
 
