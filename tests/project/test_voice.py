@@ -4,7 +4,14 @@ from collections.abc import Iterator
 
 import click
 import pytest
-from voice import PHRASES, count_phrases, fragments, recorded_counts
+from voice import (
+    PHRASES,
+    count_phrases,
+    docstrings,
+    fragments,
+    question_docstrings,
+    recorded_counts,
+)
 
 from krishiv_spark.cli import main
 from krishiv_spark.formats import every_format
@@ -95,6 +102,16 @@ def test_descriptions_of_metrics_are_sentences() -> None:
 )
 def test_a_fragment_is_found(text: str) -> None:
     assert fragments(text)
+
+
+def test_no_docstring_starts_with_a_question_word() -> None:
+    """A function's summary starts with a verb, that of anything else with a noun."""
+    assert question_docstrings() == []
+
+
+def test_docstrings_of_attributes_are_found() -> None:
+    code = 'FOLDER = "a"\n"""Where files are."""\n\ndef name():\n    """Return it."""\n'
+    assert list(docstrings(code)) == [(2, "Where files are."), (5, "Return it.")]
 
 
 def test_phrases_of_the_old_dialect_become_fewer() -> None:

@@ -1,16 +1,19 @@
 """Rules for the voice of krishiv-spark: whole sentences, and phrases that may only become fewer.
 
+No docstring of the repository starts with a question word.
+
 ``./run python tests/support/voice.py`` renews the record of phrases after some were removed, or
 after a module was moved. It refuses if a phrase occurs more often than before.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +47,10 @@ _FRAGMENT_STARTS = frozenset(
 ) | frozenset(["which", "who", "whoever", "whom", "whose"])
 _SHORTEST = 3
 
+_QUESTION = re.compile(
+    r"(how|wh(at|ere|ich|o|om|ose|en|y|ether)|(what|which|who)ever)\b", re.IGNORECASE
+)
+
 
 def fragments(text: str) -> list[str]:
     """Return the violations of the rules for help texts and descriptions.
@@ -64,6 +71,25 @@ def fragments(text: str) -> list[str]:
         if first and first[0].lower() in _FRAGMENT_STARTS:
             found.append(f"has a sentence that starts with {first[0]!r}")
     return found
+
+
+def docstrings(code: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each string that is a statement, also below an attribute."""
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, text
+
+
+def question_docstrings() -> list[str]:
+    """Return file, line and text of each docstring that starts with a question word."""
+    return [
+        f"{path.relative_to(ROOT).as_posix()}:{line}: {text.splitlines()[0]}"
+        for path in sorted(ROOT.rglob("*.py"))
+        if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+        for line, text in docstrings(path.read_text())
+        if _QUESTION.match(text.strip())
+    ]
 
 
 def count_phrases() -> dict[str, dict[str, int]]:
