@@ -25,13 +25,13 @@ __all__ = [
 ]
 
 
-# Keys stand for ever in logs that are there, which drivers of earlier releases read beside ours: a
-# field that has a better name since keeps its key.
+# Logs exist for a long time, and drivers of earlier releases read them too. So a stored key never
+# changes: a field that was renamed keeps its old key.
 _KEYED = ConfigDict(validate_by_name=True)
 
 
 def _key(name: str) -> Any:
-    """Return a field that is None without a value, and is stored under another name."""
+    """Return a field with the default None that is stored under another name."""
     return Field(default=None, validation_alias=name, serialization_alias=name)
 
 
@@ -39,10 +39,10 @@ class Claim(Value):
     """The claim of a planner that takes a query over, for one epoch.
 
     Attributes:
-        query: Whose log this is: the id of a streaming query or batch job.
-        offsets: What Spark planned for the epoch; None for a batch job.
-        target: Which external system the query writes to, by an identity of that system's own.
-        application: Which Spark application the planner belongs to, if that is known.
+        query: The owner of the log: the id of a streaming query or batch job.
+        offsets: Spark's plan of the epoch; None for a batch job.
+        target: The external system that the query writes to, by the system's own identity.
+        application: The planner's Spark application, if it is known.
     """
 
     query: str
@@ -59,17 +59,18 @@ class Entry(Value):
     """One entry of the log.
 
     Attributes:
-        kind: What it says.
-        nonce: Random, so that an entry can be told from one that somebody else put there.
-        writer: Host and process that appended it, for people.
+        kind: The kind of the entry.
+        nonce: A random text, which distinguishes the entry from one of another driver.
+        writer: Host and process that appended it, for messages.
         epoch: The epoch of an intent or a void; of an adoption, the newest that the target holds.
-        staged: Of an intent, what the epoch consists of; of a void, what of that is visible all
-            the same. JSON that only the sink understands.
+        staged: Of an intent, the data of the epoch; of a void, the part of it that is visible
+            nevertheless. It is JSON that only the sink understands.
         finished_intent: Of an owner, the number of an intent that it knows to be finished.
-        claim: Of an owner, for which epoch it was made; an intent stands right after the entry of
-            its owner, and is an intent of that epoch. Of an adoption, what the target holds.
-        offsets: Of an intent, what Spark planned for its epoch, where its owner could not know.
-        at: When it was made by its writer's clock, milliseconds since 1970, for people.
+        claim: Of an owner, the epoch that begins; an intent comes right after the entry of its
+            owner, and belongs to the same epoch. Of an adoption, the content of the target.
+        offsets: Of an intent, Spark's plan of its epoch, if its owner did not know it.
+        at: The time of its creation by the writer's clock, in milliseconds since 1970, for
+            messages.
     """
 
     model_config = _KEYED
@@ -92,20 +93,20 @@ class State(Value):
     Attributes:
         number: Number of the last entry; 0 for an empty log.
         owner: Number of the newest owner entry: the generation that may append an intent.
-        owner_writer: Who that is, for people.
+        owner_writer: Host and process of the owner, for messages.
         intent: The newest intent that was not voided.
         intent_number: Its number; its generation is the number before.
         committed_epoch: The newest epoch with an intent that was not voided.
-        committed_offsets: What Spark had planned for it; None in logs of version 0.1.0.
-        previous_epoch: What `committed_epoch` was before the newest intent.
-        previous_offsets: What `committed_offsets` was.
-        claim: What the newest owner said of itself; None in logs of version 0.1.0.
-        at: When the newest owner entry was made.
-        generations: How many owner entries there were.
+        committed_offsets: Spark's plan of it; None in logs of version 0.1.0.
+        previous_epoch: The value of `committed_epoch` before the newest intent.
+        previous_offsets: The value of `committed_offsets` then.
+        claim: The claim of the newest owner; None in logs of version 0.1.0.
+        at: The time of the newest owner entry.
+        generations: The number of owner entries so far.
         finished_intent: Number of the newest intent that an entry says is finished.
         salvaged_epoch: The epoch of the newest void, until an intent of another epoch.
-        salvaged: What of that epoch is visible all the same; it must not be staged again.
-        nonce: Nonce of the last entry, by which a log is known again.
+        salvaged: The part of that epoch that is visible nevertheless; it must not be staged again.
+        nonce: Nonce of the last entry, which identifies the log.
     """
 
     model_config = _KEYED
@@ -130,7 +131,7 @@ class State(Value):
 
     @property
     def intent_generation(self) -> int:
-        """The generation that logged the newest intent."""
+        """Generation that logged the newest intent."""
         return self.intent_number - 1
 
     @property
@@ -144,7 +145,7 @@ class State(Value):
         change: dict[str, Any] = {"number": number, "nonce": entry.nonce}
         nothing_salvaged = {"salvaged_epoch": None, "salvaged": None}
         if entry.kind == "owner":
-            # An owner that knows of none, or of an older one, takes nothing back.
+            # An owner that knows no finished intent, or an older one, does not revoke a later one.
             finished = max(self.finished_intent or 0, entry.finished_intent or 0)
             change |= {"owner": number, "owner_writer": entry.writer, "at": entry.at}
             change |= {"generations": self.generations + 1, "claim": entry.claim}
@@ -155,12 +156,12 @@ class State(Value):
             change |= self._previous(self.committed_epoch, self.committed_offsets)
             if entry.epoch != self.salvaged_epoch:
                 change |= (
-                    nothing_salvaged  # else it names the rest of that epoch, and may be lost too
+                    nothing_salvaged  # else it names the rest of that epoch, which may be lost too
                 )
         elif entry.kind == "void":
             change |= {"intent": None, "intent_number": 0}
-            # One step back is enough: between an intent and its void are owner entries only, and a
-            # second void would need an intent of its own.
+            # One step back is enough: between an intent and its void there are only owner entries,
+            # and a second void would need its own intent.
             change |= self._commit_changes(self.previous_epoch, self.previous_offsets)
             change |= {"salvaged_epoch": entry.epoch, "salvaged": entry.staged}
         else:
@@ -168,7 +169,7 @@ class State(Value):
             change |= self._commit_changes(
                 entry.epoch, None if entry.claim is None else entry.claim.offsets
             )
-            # No intent is open after it, so there is nothing that a void could go back to.
+            # No intent is unfinished after it, so a void could not go back to one.
             change |= self._previous(None, None) | nothing_salvaged
         return self.model_copy(update=change)
 
@@ -185,9 +186,8 @@ class Handover(Value):
     """The state of a log that one process of a driver has read, for another process.
 
     Attributes:
-        state: What the log said. Without the newest intent, if that is finished.
-        version: In which version the entry at its end was listed; empty if the storage does not
-            tell.
+        state: The state, without the newest intent if that is finished.
+        version: The version of its last entry in a listing; empty if the storage has no versions.
     """
 
     state: State
@@ -207,10 +207,10 @@ def to_bytes(value: Value) -> bytes:
 
 
 def entry_name(number: int) -> str:
-    """Under which name an entry is stored; names sort as numbers do."""
+    """Return the name of an entry; names sort as numbers do."""
     return f"{number:020d}.json"
 
 
 def snapshot_name(number: int) -> str:
-    """Under which name the state up to a number is stored."""
+    """Return the name of the snapshot up to a number."""
     return f"{number:020d}.snapshot.json"

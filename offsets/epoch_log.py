@@ -1,26 +1,27 @@
 """The epoch log: the only place that decides between drivers.
 
-Some systems cannot make several things visible in one step. There, an epoch is true when its
-*intent* is in this log. Entries are numbered and each number is created exclusively, so that they
-have one order, and whoever fails to append reads on and learns why.
+Some systems cannot make several pieces of data visible in one step. For these, an epoch is
+committed when its *intent* is in this log. Entries are numbered and each number is created
+exclusively, so that they have one order, and a driver that fails to append an entry reads the
+reason in the next ones.
 
-    owner    a new attempt at an epoch begins; the entry's number is its *generation*
-    intent   the epoch consists of exactly these staged things: the linearization point
-    void     the intent before came to nothing; its epoch may be staged again
-    adopted  an operator says what the target holds, whatever the entries before say
+    owner    a new attempt at an epoch begins; the entry's number is its *generation* intent   the
+    epoch consists of exactly these staged things: the linearization point void     the intent
+    before came to nothing; its epoch may be staged again adopted  an operator says what the target
+    holds, whatever the entries before say
 
 An intent is appended only right after the owner entry of its own generation. A driver that was
-believed dead therefore cannot publish after another took over; and what it did log before is
-finished by its successor.
+believed dead therefore cannot publish after another took over; and its successor finishes an intent
+that it logged before.
 
-An owner entry says for which epoch it was made: its number, and a digest of the offsets that Spark
-planned. That is the identity of the intent after it.
+An owner entry contains the number of its epoch, and a digest of the offsets that Spark planned.
+That is the identity of the intent after it.
 
 Old entries are folded into a snapshot and removed, so that finding the end of the log costs the
-same at epoch 10 and at epoch 1 000 000. A number that was removed could be created once more by a
-driver that slept through it. Hence three rules: the snapshot is written before anything is
-removed; readers pass over numbers at or below it; and whoever has created an entry looks for a
-newer snapshot *afterwards* and, finding one, counts as fenced.
+same at epoch 10 and at epoch 1 000 000. A driver that was suspended meanwhile could create a
+removed number again. Hence three rules: the snapshot is written before anything is removed; readers
+ignore numbers at or below it; and a driver that has created an entry looks for a newer snapshot
+*afterwards* and, if it finds one, counts as fenced.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ __all__ = ["Claim", "Entry", "EpochLog", "State", "open_log", "remove_dead_logs"
 
 
 _FOLD_EVERY = 64
-# One request after the other: all 64 at once would hold an epoch up for a second.
+# One request after the other: all 64 at once would delay an epoch by a second.
 _REMOVED_AT_ONCE = 8
 
 
@@ -64,9 +65,9 @@ class EpochLog:
     """The log of one query and one sink.
 
     Args:
-        journal: Where the entries are.
-        fold_every: A snapshot is made when this many entries lie after the newest one.
-        query: Whose log it is; another one's is refused. None takes any.
+        journal: The storage of the entries.
+        fold_every: Number of entries after the newest snapshot at which another one is made.
+        query: The query that owns the log; the log of another query is refused. None accepts any.
     """
 
     def __init__(
@@ -108,9 +109,9 @@ class EpochLog:
     def export_state(self) -> str:
         """Return the state that this process has read, for `import_state` in another process."""
         state = self._known
-        if self.is_finished(state):  # what it names may be thousands of files
+        if self.is_finished(state):  # it may name thousands of files
             state = state.model_copy(update={"intent": None})
-        # No canonical text: another process of this driver reads it, and nobody keeps it.
+        # No canonical text: another process of this driver reads it, and it is not stored.
         return self._stored.export_state(state).model_dump_json(exclude_none=True, by_alias=True)
 
     def import_state(self, seen: str) -> None:
@@ -129,12 +130,12 @@ class EpochLog:
         return (entry for _, entry in self._stored.iter_newest_first())
 
     def intents(self, state: State) -> Iterator[tuple[int, Entry]]:
-        """Yield the intents that count, the newest first, each with its generation.
+        """Yield the valid intents, the newest first, each with its generation.
 
-        They go back to an adoption, or to where entries are folded into a snapshot.
+        They end at an adoption, or at entries that were folded into a snapshot.
 
         Args:
-            state: What the log says; its newest intent is not read again.
+            state: The state of the log; its newest intent is not read again.
 
         Raises:
             LogError: As `iter_newest_first`.
@@ -159,22 +160,22 @@ class EpochLog:
     ) -> State:
         """Take the query over: no earlier generation can append an intent any more.
 
-        The entry says which intent is finished, as far as this process knows.
+        The entry contains the newest intent that this process knows to be finished.
 
         Args:
-            claim: For which epoch, and who says so.
-            check: Called with the state before the entry, as often as it is tried; raises what
-                speaks against it.
+            claim: The claim of the entry.
+            check: Called with the state before the entry, before each attempt; it raises an error
+                to refuse the entry.
 
         Returns:
             The state with the entry in it. Its `owner` is the new generation, higher than any
             before.
 
         Raises:
-            LogError: If the storage does not create exclusively, though it says so.
+            LogError: If the storage claims to create exclusively, and does not.
         """
-        # Whoever loses a turn has lost it to an entry of another driver: one of them always gets
-        # on.
+        # A driver loses an attempt only to an entry of another driver, so that one of them always
+        # succeeds.
         while True:
             before = self.state()
             if check is not None:
@@ -182,7 +183,7 @@ class EpochLog:
             # After the check: a driver that is refused has written nothing.
             self._probe()
             finished = before.intent_number if self.is_finished(before) else None
-            # 0 stands for no intent, and None for nothing that is known: neither is stored.
+            # 0 stands for no intent, and None for no known one: neither is stored.
             owner = new_entry("owner", finished_intent=finished or None, claim=claim)
             if (state := self._append(before, owner)) is not None:
                 return state
@@ -199,8 +200,8 @@ class EpochLog:
         Args:
             generation: The `owner` of what `begin` returned for this attempt.
             epoch: Number of the epoch.
-            staged: What it consists of, as JSON.
-            offsets: What Spark planned for it, if that was not known when it was begun.
+            staged: The data of the epoch, as JSON.
+            offsets: Spark's plan of it, if that was not known at its beginning.
 
         Returns:
             The state with the intent in it.
@@ -210,8 +211,8 @@ class EpochLog:
             CommitRejected: If the log holds the epoch, or a later one, already.
             CommitUnknown: If the storage failed while the entry was being created.
         """
-        before = self.cached_state(generation)  # whatever has come since has taken the next number
-        # The owner entry is the last one of all: what stands after it has used it up.
+        before = self.cached_state(generation)  # any later entry has taken the next number
+        # The owner entry must be the last one: an entry after it has ended its attempt.
         if not 0 < generation == before.owner == before.number:
             raise self._fenced_error(generation, before)
         if before.offsets is not None and before.offsets.epoch != epoch:
@@ -226,7 +227,7 @@ class EpochLog:
             )
         known = None if before.offsets is not None else offsets
         intent = new_entry("intent", epoch=epoch, staged=staged, offsets=known)
-        # The linearization point: from here on the epoch is true, whatever dies.
+        # The linearization point: from here on the epoch is committed, even after a crash.
         state = self._decide(before, intent)
         if state is None:
             raise self._fenced_error(generation, self.state())
@@ -235,7 +236,7 @@ class EpochLog:
     def _decide(self, before: State, intent: Entry) -> State | None:
         try:
             return self._append(before, intent)
-        except Exception as error:  # whatever a disk, a network or an object store may raise
+        except Exception as error:  # any error of a disk, a network or an object store
             raise CommitUnknown(
                 f"epoch {intent.epoch}: the epoch log {self._journal} failed while its intent "
                 f"was being written ({error}); restart the query, which reads the log and "
@@ -253,9 +254,9 @@ class EpochLog:
             raise self._fenced_error(generation, state)
 
     def mark_finished(self, state: State) -> None:
-        """Note that everything the newest intent of a state names is visible."""
-        # By its nonce, since a log that was begun anew has the same numbers. In memory only: the
-        # next owner entry writes it down, for nothing.
+        """Record in memory that all data of a state's newest intent is visible."""
+        # The nonce identifies it, since a new log at the same place has the same numbers. It is
+        # kept in memory only: the next owner entry stores it without a further write.
         self._finished = "" if state.intent is None else state.intent.nonce
 
     def is_finished(self, state: State) -> bool:
@@ -266,15 +267,15 @@ class EpochLog:
         return said >= state.intent_number or state.intent.nonce == self._finished
 
     def void(self, state: State, salvaged: object = None) -> State:
-        """Declare the newest intent of a state to have come to nothing, or nearly so.
+        """Declare that the newest intent of a state has failed, wholly or in part.
 
         Args:
-            state: What the log says now.
-            salvaged: JSON of what is visible all the same; a next intent of the epoch names the
-                rest.
+            state: The present state of the log.
+            salvaged: JSON of the data that is visible nevertheless; the next intent of the epoch
+                names the rest.
 
         Raises:
-            Fenced: If the log has moved on since the state was read.
+            Fenced: If the log has a newer entry.
             ValueError: If the state has no intent.
         """
         if state.intent is None:
@@ -289,12 +290,12 @@ class EpochLog:
         """Start again: the target has everything up to an epoch, and no intent is unfinished.
 
         Args:
-            state: With the operator's own owner entry as its last one.
-            claim: With what Spark had planned for the newest epoch that the target holds; without
-                that, it holds none.
+            state: The state with the operator's own owner entry as its last entry.
+            claim: The claim with Spark's plan of the newest epoch in the target; without a plan,
+                the target has no epoch.
 
         Raises:
-            Fenced: If the log has moved on since the state was read.
+            Fenced: If the log has a newer entry.
         """
         epoch = None if claim.offsets is None else claim.offsets.epoch
         if self._append(state, new_entry("adopted", epoch=epoch, claim=claim)) is None:
@@ -303,10 +304,10 @@ class EpochLog:
     def compact(self, state: State) -> None:
         """Keep the folder small: snapshot a state periodically, and remove covered entries.
 
-        What is removed is covered by the snapshot before; a little each time.
+        Removed entries are covered by the previous snapshot; each call removes a few.
 
-        Call it when the newest intent of the state is finished; the planner does, right after
-        its own owner entry.
+        Call it when the newest intent of the state is finished; the planner does, right after its
+        own owner entry.
         """
         listing = self._stored.listing
         if self._is_due(state, listing):
@@ -318,18 +319,19 @@ class EpochLog:
         self._remove_covered(listing, before)
 
     def destroy(self) -> None:
-        """Remove the log, of a job that is over.
+        """Remove the log of a completed job.
 
         Raises:
             LogError: As `state`.
         """
-        # Stores remove one name after the other, in their order: entries, and at the end this. If
-        # it dies in between, the log says what it said; without a snapshot it would have a gap.
+        # Stores remove one name after the other in the given order: entries, and the last one at
+        # the end. If the process dies in between, the log has the same state; without a snapshot it
+        # would have a gap.
         state = self.state()
         if state.number > 0:
             self._journal.replace(snapshot_name(state.number), to_bytes(state))
         self._journal.destroy()
-        self._known = State()  # a worker lives for thousands of jobs
+        self._known = State()  # a worker runs thousands of jobs
 
     def _check_query(self, state: State) -> None:
         claimed = None if state.claim is None else state.claim.query
@@ -342,7 +344,7 @@ class EpochLog:
             )
 
     def _probe(self) -> None:
-        """Once for each log and process: does the storage create exclusively, as it says?"""
+        """Check, once for each log and process, that the storage creates exclusively."""
         if not self._probed:
             check_exclusive(self._journal)
             self._probed = True
@@ -351,24 +353,25 @@ class EpochLog:
         return state.number - listing.newest_snapshot >= self._fold_every
 
     def _remove_covered(self, listing: Listing, before: int) -> None:
-        # What the snapshot before covers, and no more: a listing that runs meanwhile, and may not
-        # see the newest one, meets that one and every entry after it. Ascending, so that an owner
-        # entry goes before what comes after it.
+        # Only what the previous snapshot covers: a concurrent listing that does not contain the
+        # newest snapshot contains the previous one and every entry after it. In ascending order, so
+        # that an owner entry is removed before later entries.
         covered = map(entry_name, listing.entries_up_to(before))
         older = (snapshot_name(other) for other in listing.snapshots if other < before)
         self._journal.remove(islice(chain(covered, older), _REMOVED_AT_ONCE))
 
     def _append(self, before: State, entry: Entry) -> State | None:
-        """Create the entry after a state; None if it is another's, or has come too late."""
+        """Create the entry after a state; None if its number is another driver's, or was folded."""
         data = to_bytes(entry)
         number = before.number + 1
         name = entry_name(number)
-        # A store that lost its answer may say that the name is taken, by our own first try.
+        # A store that lost its response may report that the name is taken by our own first attempt.
         created = self._journal.create(name, data) or self._journal.read(name) == data
         if not created:
             return None
-        # Looked for after the creation: a fold writes its snapshot before it removes what that
-        # covers, so a number that was free since it had been removed has one at or above it.
+        # Listed after the creation: a snapshot is written before the entries that it covers are
+        # removed, so for a number that was free because it had been removed there is a snapshot at
+        # or above it.
         listing = self._journal.list()
         if _was_folded(number, listing):
             return None
@@ -386,8 +389,8 @@ class EpochLog:
 
 def _was_folded(number: int, listing: Listing) -> bool:
     """Return True if a number created right before a listing had been used and deleted."""
-    # Right after the newest snapshot, or after an entry that is there. The entry alone would not
-    # do: a store may have been asked to create that twice, the second time after folds.
+    # Right after the newest snapshot, or after an existing entry. The entry alone would not
+    # suffice: a store may have received its creation twice, the second time after folds.
     newest, before = listing.newest_snapshot, number - 1
     return newest >= number or (before != newest and not listing.has_entry(before))
 
@@ -398,10 +401,10 @@ def remove_dead_logs(
     """Remove the logs of jobs whose drivers have died; they are never read again.
 
     Args:
-        base: Path or URL that they are in.
-        prefix: How their names begin.
-        older_than_s: How long ago their newest attempt began, seconds, by its own clock.
-        storage: How stores are reached.
+        base: Path or URL of their folder.
+        prefix: The beginning of their names.
+        older_than_s: Age of their newest attempt in seconds, by its own clock.
+        storage: Access to stores.
 
     Raises:
         LogError: As `open_journal`.
@@ -410,16 +413,16 @@ def remove_dead_logs(
     for name in open_journal(base, storage).folder.names():
         if name.startswith(prefix):
             log = EpochLog(open_journal(f"{base}/{name}", storage))
-            # None in an empty log, and in those of version 0.1.0: nobody knows how old they are.
+            # None in an empty log, and in those of version 0.1.0, whose age is not known.
             begun = log.state().at
             if begun is not None and begun / 1000 < before:
                 log.destroy()
 
 
 @functools.lru_cache(maxsize=64)
-# What falls out of here costs one more look through the log, and nothing else.
+# An evicted state costs one more listing of the log, and nothing else.
 def open_log(location: str, query: str | None = None, storage: Storage = ENVIRONMENT) -> EpochLog:
-    """Return a query's log at a path or URL; the same object within a process, while it is in use.
+    """Return a query's log at a path or URL; within a process the same object, while it is in use.
 
     Raises:
         LogError: As `open_journal`.

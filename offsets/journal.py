@@ -40,11 +40,11 @@ _SNAPSHOT_LENGTH = len(snapshot_name(0))
 class Listing:
     """The result of listing a journal. Names other than those of entries and snapshots are ignored.
 
-    A log is listed several times in an epoch, and all but a few of a hundred names are of no
-    interest then. So numbers are made of those alone that somebody asks for.
+    A log is listed several times in an epoch, and only a few of a hundred names matter then. So
+    names are parsed into numbers only on demand.
 
     Attributes:
-        versions: By name, what changes when the content does; empty if the storage does not tell.
+        versions: By name, a version that changes with the content; empty if the storage has none.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -55,23 +55,23 @@ class Listing:
 
     @property
     def entries(self) -> tuple[int, ...]:
-        """Numbers of all entries, ascending."""
+        """Return the numbers of all entries, ascending."""
         return tuple(_numbers(_ENTRY, self._names))
 
     @cached_property
     def snapshots(self) -> tuple[int, ...]:
-        """Up to which numbers there are snapshots, ascending."""
+        """Return the last numbers of all snapshots, ascending."""
         long_enough = [name for name in self._names if len(name) == _SNAPSHOT_LENGTH]
         return tuple(_numbers(_SNAPSHOT, long_enough))
 
     @property
     def newest_snapshot(self) -> int:
-        """Its number; 0 without one."""
+        """Return the number of the newest snapshot; 0 without one."""
         return self.snapshots[-1] if self.snapshots else 0
 
     @property
     def snapshot_before(self) -> int:
-        """The number of the snapshot before the newest; 0 without one."""
+        """Return the number of the snapshot before the newest; 0 without one."""
         return self.snapshots[-2] if len(self.snapshots) > 1 else 0
 
     def has_entry(self, number: int) -> bool:
@@ -79,12 +79,12 @@ class Listing:
         return entry_name(number) in self.versions
 
     def entries_after(self, number: int) -> list[int]:
-        """Numbers of the entries above one, ascending."""
+        """Return the numbers of the entries above one, ascending."""
         names = self._names
         return list(_numbers(_ENTRY, names[bisect_right(names, entry_name(number)) :]))
 
     def entries_up_to(self, number: int) -> Iterator[int]:
-        """Numbers of the entries at or below one, ascending."""
+        """Return the numbers of the entries at or below one, ascending."""
         names = self._names
         return _numbers(_ENTRY, names[: bisect_right(names, entry_name(number))])
 
@@ -111,11 +111,11 @@ class Journal(Protocol):
         ...
 
     def read_each(self, names: Sequence[str]) -> Sequence[bytes | None]:
-        """As `read`, of several, which may be read side by side."""
+        """Read several names, possibly at the same time."""
         ...
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create durably, exclusively. Return False if the name is taken, by any driver.
+        """Create an entry durably and exclusively; return False if it exists already.
 
         Raises:
             LogError: If the storage cannot create exclusively.
@@ -123,15 +123,15 @@ class Journal(Protocol):
         ...
 
     def replace(self, name: str, data: bytes) -> None:
-        """Create or overwrite durably."""
+        """Create or overwrite an entry durably."""
         ...
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove in the order given; a name that is removed already is no error."""
+        """Remove names in the given order; a missing name is no error."""
         ...
 
     def destroy(self) -> None:
-        """Remove everything, of a log that is never read again."""
+        """Remove a log that is never read again."""
         ...
 
 
@@ -139,7 +139,7 @@ class FolderJournal:
     """A journal in a folder of any store.
 
     Args:
-        folder: Only the journal's.
+        folder: A folder with nothing but the journal.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -181,17 +181,18 @@ class FolderJournal:
 
 
 def check_exclusive(journal: Journal) -> None:
-    """Create one name twice: the second time has to be refused, and to change nothing.
+    """Create one name twice, and check that the second attempt is refused without a change.
 
-    Stores and proxies that do not know ``If-None-Match`` pass over it, answer "created" and
+    Stores and proxies that do not support ``If-None-Match`` ignore it, respond "created" and
     overwrite: two drivers would both publish an epoch.
 
     Raises:
-        LogError: If it does not hold.
+        LogError: If the second attempt succeeds.
     """
     name = f"probe-{uuid.uuid4().hex}"
     try:
-        journal.create(name, b"first")  # a lost answer, asked for again, may say "taken"
+        # After a lost response, the repeated request may report "taken".
+        journal.create(name, b"first")
         again = journal.create(name, b"second")
         found = journal.read(name)
     except Exception:
@@ -211,11 +212,11 @@ def open_journal(location: str | Path, storage: Storage = ENVIRONMENT) -> Folder
     """Return the journal at a path or URL.
 
     Args:
-        location: As `Storage.folder` takes it.
-        storage: How stores are reached.
+        location: A path or URL, as for `Storage.folder`.
+        storage: Access to stores.
 
     Raises:
-        LogError: If the URL is of a kind that is not known.
+        LogError: If the kind of the URL is not known.
     """
     try:
         return FolderJournal(storage.folder(str(location)))
@@ -227,19 +228,19 @@ def open_journal(location: str | Path, storage: Storage = ENVIRONMENT) -> Folder
 
 ValueT = TypeVar("ValueT", bound=Value)
 
-# A look fails when somebody appends or folds meanwhile, and a log folds once in 64 entries: five
-# failures in a row are damage.
+# A read fails if another driver appends or folds meanwhile, and a log folds once in 64 entries:
+# five failures in a row show damage.
 _LOOKS = 5
 
 
 class StoredEntries:
-    """Reads a log, however many drivers append and fold meanwhile.
+    """Reader of a log, to which other drivers may append meanwhile.
 
     Args:
-        journal: Where the entries are.
+        journal: The storage of the entries.
 
     Attributes:
-        listing: What it has shown last.
+        listing: The last listing.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -251,8 +252,8 @@ class StoredEntries:
         """Return the current content of the log.
 
         Args:
-            known: What it said before. It is read on from there, if the entry at its end is still
-                the same one: a log can be deleted and begun anew.
+            known: An earlier state. Only later entries are read if its last entry still exists: a
+                log can be deleted and started again.
 
         Raises:
             LogError: If an entry is damaged or missing.
@@ -269,7 +270,7 @@ class StoredEntries:
         )
 
     def note_end(self, state: State, listing: Listing) -> None:
-        """Remember in which version a listing shows the entry at the end of a state."""
+        """Store the version that a listing shows for the last entry of a state."""
         self.listing = listing
         self._seen = (state.nonce, listing.versions.get(entry_name(state.number), ""))
 
@@ -279,18 +280,19 @@ class StoredEntries:
         return Handover(state=state, version=version)
 
     def import_state(self, seen: Handover) -> None:
-        """Know the entry at the end of a state again, as who has seen it does."""
+        """Load the state of another process, with the version of its last entry."""
         self._seen = (seen.state.nonce, seen.version)
 
     def iter_newest_first(self) -> Iterator[tuple[int, Entry]]:
-        """Yield the entries with their numbers, the newest first, as far as they are not folded.
+        """Yield the entries that are not folded, with their numbers, the newest first.
 
         Raises:
             LogError: If one is damaged or of a newer version.
         """
         later = None
         for number in reversed(self._journal.list().entries):
-            # Below a gap lies what a driver has created that slept through folds: it is void.
+            # Entries below a gap were created by a driver that was suspended during folds: they are
+            # void.
             entry = self._entry(number) if later in {None, number + 1} else None
             if entry is None:
                 return  # folded meanwhile
@@ -303,7 +305,7 @@ class StoredEntries:
             return None
         later = listing.entries_after(state.number)
         if later != list(range(state.number + 1, state.number + 1 + len(later))):
-            return None  # somebody folds or appends while we look: look again
+            return None  # another driver folds or appends meanwhile: list again
         names = [entry_name(number) for number in later]
         for name, data in zip(names, self._journal.read_each(names), strict=True):
             if data is None:
@@ -312,9 +314,9 @@ class StoredEntries:
         return state
 
     def _base(self, listing: Listing, known: State) -> State | None:
-        """Return the newest state from which to read on: a cached one, or a snapshot."""
-        # Entries at or below the snapshot are passed over, even if they are there: a driver that
-        # slept through the fold may have created them.
+        """Return the newest known state, from the cache or a snapshot."""
+        # Entries at or below the snapshot are ignored, even if they exist: a driver that was
+        # suspended during the fold may have created them.
         snapshot = listing.newest_snapshot
         is_listed = known.number > snapshot and listing.has_entry(known.number)
         if is_listed and (self._is_seen(known, listing) or self._ends_in(known)):
@@ -328,7 +330,7 @@ class StoredEntries:
 
     def _ends_in(self, state: State) -> bool:
         """Return True if the entry at the end of a state exists."""
-        # The number alone would take a log that was begun anew for the old one.
+        # With the number alone, a new log at the same place would look like the old one.
         entry = self._entry(state.number)
         return entry is not None and entry.nonce == state.nonce
 

@@ -16,25 +16,25 @@ from krishiv_spark.options.model import LateModel
 
 __all__ = ["Offset", "Start", "Value", "Watermark", "canonical_json"]
 
-# What a damaged value leads to, be it in pydantic (a ValueError) or in an author's `upgrade`.
+# Errors of a damaged value, in pydantic (a ValueError) or in an author's `upgrade`.
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def canonical_json(value: object) -> str:
     """Return the canonical text of a JSON value: sorted keys, no white space, ASCII, no floats.
 
-    Spark compares offsets as text (``MicroBatchExecution``): two texts of one position would be two
-    positions, and a batch without data would run for ever.
+    Spark compares offsets as text (``MicroBatchExecution``): with two texts for one position, Spark
+    would run batches without data endlessly.
 
     Raises:
-        TypeError: If the value holds a float or a key that is no string, whose text is not unique,
-            or no JSON at all.
+        TypeError: If the value contains a float or a key that is no string, whose text is not
+            unique, or is not JSON.
     """
     _refuse_ambiguous(value)
     return _encoded(value)
 
 
-# One encoder: `json.dumps` makes a new one for each text that is not of its own form.
+# One encoder, since `json.dumps` creates one for each call with these arguments.
 _encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 _UNAMBIGUOUS = frozenset({str, int, bool, NoneType})
@@ -52,23 +52,24 @@ def _refuse_ambiguous(value: object) -> None:
     elif isinstance(value, list | tuple):
         inside = value
     for item in inside:
-        if type(item) not in _UNAMBIGUOUS:  # most are, and a call for each takes longer than JSON
+        # Most texts are plain, and a call for each takes longer than JSON.
+        if type(item) not in _UNAMBIGUOUS:
             _refuse_ambiguous(item)
 
 
 class Value(LateModel):
     """A frozen value that an offset is made of.
 
-    A field that may be None must have None as its default: in the text, None is absence.
+    A field that may be None must have None as its default: the text omits it then.
     """
 
-    # A field that is not known is a newer release's: without it the value would say something else.
-    # Strict, so that no second text ("1" for 1) makes the same value.
+    # An unknown field belongs to a newer release, and the value would have another meaning without
+    # it. Strict, so that no second text ("1" for 1) has the same value.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a subclass whose values would not come back from their text."""
+        """Refuse a subclass whose values could not be parsed from their text."""
         super().__pydantic_init_subclass__(**kwargs)
         for name, field in cls.model_fields.items():
             if NoneType in get_args(field.annotation) and field.default is not None:
@@ -79,9 +80,9 @@ class Watermark(Value):
     """The progress of event time.
 
     Attributes:
-        ms: No row below this is expected any more; milliseconds since 1970 UTC. None when no
-            event time has been seen yet.
-        held: Why the latest batch did not move it, for the people who read the progress.
+        ms: The time below which no further row is expected, in milliseconds since 1970 UTC. None
+            before the first event time.
+        held: The reason that the latest batch did not move it, for the query's progress.
     """
 
     ms: int | None = None
@@ -95,8 +96,8 @@ class Offset(Value):
     offsets have different texts.
 
     Attributes:
-        kind: Names the offset's form in its text; part of every released form.
-        version: Number of the form; raise it when the meaning of a field changes.
+        kind: Name of the offset's form in its text; it never changes.
+        version: Version of the form; raise it when the meaning of a field changes.
         watermark: Event time at this position, None for a reader without event time.
     """
 
@@ -107,7 +108,7 @@ class Offset(Value):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a subclass whose fields would hide the parts that every text has."""
+        """Refuse a subclass whose fields have the names of common parts of the text."""
         super().__pydantic_init_subclass__(**kwargs)
         if taken := {"kind", "v"} & cls.model_fields.keys():
             raise TypeError(f"{cls.__name__}: a field cannot be called {taken.pop()!r}")
@@ -126,10 +127,10 @@ class Offset(Value):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a text that some released version wrote.
+        """Parse a text that any released version wrote.
 
         Raises:
-            OffsetVersionError: If it is of a version that is not known here.
+            OffsetVersionError: If its version is newer than this release.
             OffsetError: If it is damaged or belongs to another kind of reader.
         """
         try:
@@ -140,21 +141,22 @@ class Offset(Value):
 
     @classmethod
     def from_dict(cls, value: object) -> Self:
-        """Like `from_json`, from the parsed value."""
+        """Parse the value of a JSON text, like `from_json`."""
         if not isinstance(value, dict):
             raise OffsetError(f"damaged {cls.kind} offset: {_shorten(value)} is not an object")
         fields = dict(value)
         kind, version = fields.pop("kind", None), fields.pop("v", None)
         _check_form(cls, kind, version, value)
         try:
-            # JSON rules of pydantic, so that a list may fill a tuple and nothing else is converted
+            # JSON rules of pydantic, so that a list may become a tuple, and nothing else is
+            # converted
             return cls.model_validate_json(json.dumps(cls.upgrade(version, fields)))
         except _DAMAGE as error:
             raise OffsetError(f"damaged {cls.kind} offset {_shorten(value)}: {error}") from error
 
     @classmethod
     def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """Turn the fields of an older version into today's; override it when raising `version`."""
+        """Convert the fields of an older version; override it when raising `version`."""
         del version
         return fields
 
@@ -163,11 +165,11 @@ class Start(Offset):
     """A starting point that is not a position yet, such as "latest".
 
     Spark asks for the initial offset again after a crash and stores only the ends of batches. A
-    start that moves is therefore pinned: this marker never changes, and the first batch, empty,
-    goes from the marker to the position that it meant when the query began.
+    start that moves is therefore pinned: this marker never changes, and the first batch, which is
+    empty, ends at the position that the marker meant when the query began.
 
     Attributes:
-        at: What the start means.
+        at: The meaning of the start.
         ms: For "timestamp", milliseconds since 1970 UTC.
     """
 
@@ -177,7 +179,7 @@ class Start(Offset):
     ms: int | None = None
 
 
-# JSON lets a key stand twice, and Python takes the last: that would be a second text of one offset.
+# JSON allows a key twice, and Python uses the last: that would be a second text of one offset.
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
@@ -193,7 +195,7 @@ def _check_form(cls: type[Offset], kind: object, version: object, value: object)
             f"an offset of kind {kind!r} instead of {cls.kind!r}: {_shorten(value)}; a "
             "checkpoint belongs to one query with one source"
         )
-    # Python counts True as the int 1; in JSON they are two texts.
+    # In Python, True equals the int 1; in JSON they have different texts.
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise OffsetError(f"damaged {cls.kind} offset {_shorten(value)}: no version")
     if version > cls.version:
@@ -205,7 +207,7 @@ def _check_form(cls: type[Offset], kind: object, version: object, value: object)
 
 
 def _package_of(cls: type[Offset]) -> str:
-    """Return the distribution of an offset's class, which may be another package's."""
+    """Return the distribution with an offset's class, which may be another package's."""
     from importlib.metadata import packages_distributions
 
     root = cls.__module__.partition(".")[0]

@@ -13,23 +13,23 @@ __all__ = ["PlannedOffsets", "part_of_query", "whole_query"]
 
 
 _LONGEST_SHOWN = 4096
-"""Characters. Every owner entry of an epoch log repeats them."""
+"""Number of characters. Every owner entry of an epoch log contains them."""
 _UNSEEN = "query:"
 _ROWS = "rows:"
 _WRITER = "writer:"
 
 
 class PlannedOffsets(Value):
-    """The offsets between which an epoch lies, as Spark wrote them down before it ran.
+    """The offsets between which an epoch lies, as Spark recorded them before it ran.
 
-    A number alone is no identity: when a checkpoint is rolled back to an older copy of itself,
-    Spark gives the same numbers to other rows.
+    A number alone is no identity: after a checkpoint was restored from an older copy, Spark assigns
+    the same numbers to other rows.
 
     Attributes:
         epoch: Spark's batch id.
-        begins: Digest of the offsets of all sources at which the epoch before ended.
-        ends: Digest of those at which this one ends.
-        shown: The latter themselves, for people; None if they are long.
+        begins: Digest of the offsets of all sources at which the previous epoch ended.
+        ends: Digest of the offsets at which this one ends.
+        shown: The text of the latter, for messages; None if they are long.
     """
 
     epoch: int
@@ -39,12 +39,12 @@ class PlannedOffsets(Value):
 
     @classmethod
     def of(cls, epoch: int, begins: Mapping[str, str], ends: Mapping[str, str]) -> PlannedOffsets:
-        """From the texts of the sources' offsets, by source.
+        """Create the plan from the texts of the sources' offsets, by source.
 
         Args:
             epoch: Spark's batch id.
-            begins: Where the epoch before ended; empty for epoch 0.
-            ends: Where this one ends.
+            begins: The offsets at which the previous epoch ended; empty for epoch 0.
+            ends: The offsets at which this one ends.
         """
         shown = ", ".join(f"{source}: {offset}" for source, offset in ends.items())
         return cls(
@@ -56,10 +56,10 @@ class PlannedOffsets(Value):
 
     @classmethod
     def unseen(cls, epoch: int, query: str) -> PlannedOffsets:
-        """Of an epoch whose offsets nobody can read: of it, only Spark's query is known.
+        """Create the plan of an epoch with unreadable offsets: only Spark's query is known.
 
-        They never move, so that each epoch of that query may follow each other one, and none of
-        another query may.
+        All epochs of the query have the same offsets, so that each may follow each other one, and
+        no epoch of another query may.
 
         Args:
             epoch: Spark's batch id.
@@ -72,12 +72,12 @@ class PlannedOffsets(Value):
     def of_rows(
         cls, epoch: int, rows: int, checksum: int, *, writer: str | None = None
     ) -> PlannedOffsets:
-        """Of an epoch that is told from another one by its rows, since it has no offsets.
+        """Create the plan of an epoch that is identified by its rows, since it has no offsets.
 
         Args:
-            epoch: The number that a user has given it.
-            rows: How many there are.
-            checksum: Of all of them.
+            epoch: The number that the user specified.
+            rows: The number of rows.
+            checksum: The checksum of all rows.
             writer: As for `of_writer`.
         """
         same = f"{_ROWS}{rows}:{checksum:016x}"
@@ -86,11 +86,11 @@ class PlannedOffsets(Value):
 
     @classmethod
     def of_writer(cls, epoch: int, writer: str) -> PlannedOffsets:
-        """Of an epoch whose rows are not compared.
+        """Create the plan of an epoch whose rows are not compared.
 
         Args:
-            epoch: The number that a user has given it.
-            writer: Spark's id of the query that wrote it, where its batches have another name.
+            epoch: The number that the user specified.
+            writer: Spark's id of the query that wrote it, if its batches have another name.
         """
         return cls(epoch=epoch, begins=_writer_text(writer), ends="")
 
@@ -102,7 +102,7 @@ class PlannedOffsets(Value):
 
     @staticmethod
     def writer_of(digest: str) -> str | None:
-        """Return the writer that a digest names, as `of_writer` was given it; None without one."""
+        """Return the writer in a digest, from `of_writer`; None without one."""
         begins, _, _ = digest.partition("-")
         if not begins.startswith(_WRITER):
             return None
@@ -128,14 +128,14 @@ class PlannedOffsets(Value):
 
     @property
     def digest(self) -> str:
-        """The digest that distinguishes this epoch from another one of its number."""
+        """Digest that distinguishes this epoch from another one with the same number."""
         return f"{self.begins}-{self.ends}"
 
     def may_follow(self, digest: str | None) -> bool:
         """Return True if this epoch starts where the previous one ended, or if that is unknown.
 
         Args:
-            digest: Of the one before, if it is known.
+            digest: The digest of the previous epoch, if it is known.
         """
         _, _, ended = (digest or "").partition("-")
         return ended in {"", self.begins}
@@ -147,13 +147,14 @@ def _writer_text(writer: str) -> str:
 
 
 def _digest(offsets: Mapping[str, str]) -> str:
-    # Marks and logs keep it for ever, so neither the text nor its length can change. 96 bits tell
-    # apart what nobody forges; sources are in Spark's order, which is a part of their identity.
+    # Records and logs contain it permanently, so neither the text nor its length can change. 96
+    # bits are enough, since nobody forges a digest; sources are in Spark's order, which is a part
+    # of their identity.
     return sha256(json.dumps(offsets).encode()).hexdigest()[:24]
 
 
 def part_of_query(query: str, route: str) -> str:
-    """Return the name of the part of a query that uses one route."""
+    """Return the id of a query's part that one route receives."""
     return f"{query}-{route}"
 
 

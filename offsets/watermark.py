@@ -1,4 +1,4 @@
-"""Event time: how a watermark moves, and which rows it makes late."""
+"""Event time: the movement of a watermark, and late rows."""
 
 from __future__ import annotations
 
@@ -41,19 +41,20 @@ set, or be another machine's."""
 _INT64 = -(2**63), 2**63 - 1
 
 _MILLISECONDS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
-"""By the unit of a timestamp, how many milliseconds it is: a fraction."""
+"""By the unit of a timestamp, its number of milliseconds as a fraction."""
 
 
-# --- how far a watermark may move
+# --- movement of a watermark
 
 
 class EventTimes(NamedTuple):
-    """Event times of some rows, as far as they may move a watermark.
+    """Event times of some rows, sorted by whether they may move a watermark.
 
     Attributes:
-        newest_ms: The newest that counts, milliseconds since 1970 UTC; None if there is none.
-        ahead: How many do not count, since they are too far past the clock.
-        farthest_ms: The newest of those.
+        newest_ms: The newest one that may move it, in milliseconds since 1970 UTC; None without
+            one.
+        ahead: Number of those that may not, since they are too far ahead of the clock.
+        farthest_ms: The newest of these.
     """
 
     newest_ms: int | None = None
@@ -75,12 +76,12 @@ class EventTimes(NamedTuple):
 class EventTimeLimit:
     """The newest event time that may move a watermark. Driver.
 
-    Read the clock once for each batch, where its end is planned. The watermark that follows is in
-    the offset, so that a replay reads no clock.
+    Read the clock once for each batch, when its end is planned. The resulting watermark is in the
+    offset, so that a replay reads no clock.
 
     Attributes:
         newest_ms: Milliseconds since 1970 UTC.
-        ahead_ms: How far that is past the clock.
+        ahead_ms: Its distance from the clock.
     """
 
     newest_ms: int
@@ -96,14 +97,14 @@ class EventTimeLimit:
         return ms <= self.newest_ms
 
     def sort(self, times: Iterable[int]) -> EventTimes:
-        """Sort event times into those that count and those that do not."""
+        """Sort event times into those that may move a watermark and those that may not."""
         found = list(times)
         ahead = [ms for ms in found if not self.admits(ms)]
         counted = max((ms for ms in found if self.admits(ms)), default=None)
         return EventTimes(counted, len(ahead), max(ahead, default=None))
 
     def explain(self, times: EventTimes) -> str | None:
-        """Return why some event times do not count; None if all do."""
+        """Return the reason that some event times do not move a watermark; None if all do."""
         if times.farthest_ms is None:
             return None
         return (
@@ -125,11 +126,11 @@ def advance(
 
     Args:
         previous: The watermark before the batch.
-        newest_ms: Newest event time in the batch, from metadata; None when it is not known.
-        delay_ms: How late a row may be, in event time, before it counts as late; milliseconds.
-        held: Why part of the batch could not be taken into account.
-        max_ahead_ms: The option ``maxEventTimeAhead``: a newest event time that is further past the
-            clock does not move the watermark. None reads no clock.
+        newest_ms: Newest event time in the batch, from metadata; None if it is not known.
+        delay_ms: The allowed lateness in event time, in milliseconds.
+        held: The reason that a part of the batch was not considered.
+        max_ahead_ms: The option ``maxEventTimeAhead``: a newest event time that is further ahead of
+            the clock does not move the watermark. None reads no clock.
     """
     if newest_ms is not None and max_ahead_ms is not None:
         limit = EventTimeLimit.now(max_ahead_ms)
@@ -150,7 +151,7 @@ class WatermarkPlanner:
         max_ahead_ms: The option ``maxEventTimeAhead``.
 
     Attributes:
-        ahead: How many event times were too far past the clock so far.
+        ahead: Number of event times so far that were too far ahead of the clock.
     """
 
     def __init__(self, delay_ms: int, max_ahead_ms: int) -> None:
@@ -159,7 +160,7 @@ class WatermarkPlanner:
         self.ahead = 0
 
     def limit(self) -> EventTimeLimit:
-        """Return the limit for the batch that is planned now; reads the clock."""
+        """Read the clock, and return the limit for the batch that is planned now."""
         return EventTimeLimit.now(self._max_ahead_ms)
 
     def advance(
@@ -174,8 +175,8 @@ class WatermarkPlanner:
         Args:
             previous: The watermark before the batch.
             times: The event times of the batch, sorted by `limit`.
-            limit: That of this batch.
-            held: Why part of the batch could not be taken into account.
+            limit: The limit of this batch.
+            held: The reason that a part of the batch was not considered.
         """
         why = limit.explain(times)
         if why is not None:
@@ -190,7 +191,7 @@ class WatermarkPlanner:
 
 
 def check_watermark(watermark: Watermark | None, policy: LatePolicy, max_ahead_ms: int) -> None:
-    """Refuse to drop or flag rows by a watermark that is too far past the clock. Driver.
+    """Refuse to drop or flag rows by a watermark that is too far ahead of the clock. Driver.
 
     Args:
         watermark: The watermark at the start of a batch that is planned now.
@@ -198,7 +199,7 @@ def check_watermark(watermark: Watermark | None, policy: LatePolicy, max_ahead_m
         max_ahead_ms: The option ``maxEventTimeAhead``.
 
     Raises:
-        OffsetError: If rows would be dropped or flagged by it.
+        OffsetError: If it would cause rows to be dropped or flagged.
     """
     ms = None if watermark is None else watermark.ms
     limit = EventTimeLimit.now(max_ahead_ms + _CLOCKS_MS)
@@ -216,11 +217,11 @@ def check_watermark(watermark: Watermark | None, policy: LatePolicy, max_ahead_m
     )
 
 
-# --- which rows are late
+# --- late rows
 
 
 def check_event_time(column: str, schema: pa.Schema) -> None:
-    """Refuse an event time column that is missing or holds no time.
+    """Refuse an event time column that is missing or contains no times.
 
     Raises:
         SchemaError: If it is missing, or neither a timestamp nor a date.
@@ -240,7 +241,7 @@ def check_event_time(column: str, schema: pa.Schema) -> None:
 
 def epoch_ms(time: pa.Scalar) -> int:
     """Return a timestamp or date as whole milliseconds since 1970 UTC, rounded down."""
-    # In Python's integers: Arrow's casts overflow with dates and times that Spark can hold.
+    # With Python's integers: Arrow's casts overflow for dates and times that Spark supports.
     per, of = _milliseconds(time.type)
     return int(time.value) * per // of
 
@@ -264,8 +265,8 @@ def judge(
 
 
 def is_ahead(times: pa.Array, limit: EventTimeLimit) -> pa.Array:
-    """Return for each event time whether it is past a limit; a null time never is."""
-    # Those that are not below the first millisecond after it.
+    """Return for each event time True if it is after a limit; a null time never is."""
+    # Times that are not below the first millisecond after the limit.
     not_below = pc.invert(_are_below(times, limit.newest_ms + 1))
     return pc.and_(not_below, times.is_valid())
 
@@ -277,9 +278,9 @@ def _late(times: pa.Array, watermark_ms: int | None) -> pa.Array:
 
 
 def _are_below(times: pa.Array, limit_ms: int) -> pa.Array:
-    """Return for each time whether it is below a limit; a null time never is."""
+    """Return for each time True if it is below a limit; a null time never is."""
     per, of = _milliseconds(times.type)
-    # The least number in the unit of the column that is not below.
+    # The least number in the column's unit that is not below the limit.
     limit = -(-limit_ms * of // per)
     if limit > _INT64[1]:
         return times.is_valid()
@@ -289,7 +290,7 @@ def _are_below(times: pa.Array, limit_ms: int) -> pa.Array:
 
 
 def _milliseconds(kind: pa.DataType) -> tuple[int, int]:
-    """Return how many milliseconds the unit of a timestamp or date is, as a fraction."""
+    """Return the number of milliseconds in the unit of a timestamp or date, as a fraction."""
     if pa.types.is_date32(kind):
         return _DAY_MS, 1
     return (1, 1) if pa.types.is_date64(kind) else _MILLISECONDS[kind.unit]

@@ -55,7 +55,7 @@ PlanT = TypeVar("PlanT", default=None)
 
 
 class Guarantee(Enum):
-    """The guarantee to readers of the external system, after any crash."""
+    """The guarantee that readers of the external system have after any crash."""
 
     EXACTLY_ONCE = "exactly once"
     AT_LEAST_ONCE = "at least once"
@@ -66,9 +66,9 @@ class OutputMode(Enum):
     """The effect of an epoch on the rows of earlier epochs."""
 
     APPEND = "append"
-    """It adds to them."""
+    """Its rows are added to them."""
     REPLACE = "replace"
-    """It takes their place: Spark's output mode "complete", a batch's "overwrite"."""
+    """Its rows replace them: Spark's output mode "complete", a batch's "overwrite"."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,10 @@ class Task:
         epoch: Number of the epoch (Spark's batch id); 0 for a batch job.
         partition: Number of the task within the epoch.
         attempt: Spark's id of this attempt, unique within the application.
-        attempt_number: How many attempts at this task began before, in its stage.
+        attempt_number: Number of earlier attempts at this task in its stage.
         generation: `Ownership.generation` of this epoch, else None.
-        nonce: Random, new for every attempt: two attempts never stage under one name.
+        nonce: A random text, new for every attempt, so that two attempts never stage under one
+            name.
     """
 
     query: str
@@ -102,8 +103,8 @@ class Epoch:
         query: Id of the streaming query, or of the batch job.
         number: Spark's batch id; grows by one with each batch, repeated after a restart.
         generation: `Ownership.generation` of this attempt, else None.
-        offsets: What Spark planned for the epoch; None for a batch job, and where the sink was not
-            told the checkpoint.
+        offsets: Spark's plan of the epoch; None for a batch job, and if the sink does not know the
+            checkpoint.
     """
 
     query: str
@@ -123,9 +124,9 @@ class CommittedEpoch:
 
     Attributes:
         epoch: Number of the newest epoch.
-        digest: `Epoch.digest` of it, as it was published. None if it is not known: then an epoch
-            of this number counts as committed, without a comparison of its rows.
-        shown: The offsets at which it ended, for people, if they are known.
+        digest: `Epoch.digest` of it, as it was published. If it is None, it is not known, and an
+            epoch of this number counts as committed without a comparison of its rows.
+        shown: The offsets at which it ended, as a text for messages, if they are known.
     """
 
     epoch: int
@@ -139,8 +140,8 @@ class Salvaged(Generic[StagedT]):
 
     Attributes:
         epoch: Number of the epoch that was committed in part.
-        staged: Those of the values that `stage` had returned for it that are visible: they must
-            not become visible once more.
+        staged: Those return values of `stage` for the epoch that are visible. They must not become
+            visible a second time.
     """
 
     epoch: int
@@ -154,7 +155,7 @@ class Ownership(Generic[StagedT]):
     Attributes:
         generation: A number that is higher than that of any owner before.
         generations: Number of owners of the query, with this one; 0 if they are not counted.
-        salvaged: Of sinks over an epoch log, what is visible of an epoch whose intent was voided.
+        salvaged: For sinks over an epoch log, the visible part of an epoch whose intent was voided.
     """
 
     generation: int
@@ -165,7 +166,7 @@ class Ownership(Generic[StagedT]):
 class Publisher(ABC, Generic[StagedT]):
     """The committer's role: makes visible what tasks have staged. Driver.
 
-    It is made when it is needed, in whichever process of the driver, and never travels.
+    Each process of the driver that needs one creates it; it is never sent to another process.
     """
 
     @abstractmethod
@@ -176,12 +177,15 @@ class Publisher(ABC, Generic[StagedT]):
         """
 
     def discard(self, staged: Sequence[StagedT]) -> None:
-        """Remove staged things that will never be published. Best effort, any number of times."""
+        """Remove staged data that will never be published.
+
+        Best effort; may be called repeatedly.
+        """
 
     def abandon(self, epoch: Epoch) -> None:
         """Delete everything that this generation staged, after task failures. Committer.
 
-        Best effort. Attempts that crashed never reported what they staged.
+        Best effort. Attempts that crashed did not report their staged data.
         """
 
 
@@ -189,20 +193,22 @@ class TwoPhaseCommitter(Publisher[StagedT]):
     """The committer's role in a sink that is exactly once.
 
     `publish` makes all of an epoch visible together with its number and digest, in one step of the
-    external system. If the epoch is there already it must fail, not overwrite. Its errors are
-    chosen by what the caller may believe: `CommitRejected`, `CommitUnknown` or `Fenced`; any other
-    error counts as unknown, and nothing staged is touched after it.
+    external system. If the epoch already exists, it must fail, and overwrite nothing. It raises
+    `CommitRejected` if nothing became visible, `Fenced` if another driver owns the query, and
+    `CommitUnknown` if the outcome is not known. Any other error counts as unknown, and staged data
+    is kept after it.
     """
 
     @abstractmethod
     def last_committed(self, query: str) -> CommittedEpoch | None:
         """Return the newest epoch that the external system itself records for the query. Driver.
 
-        Finishing a half-published epoch is its first duty: the answer is final. Not asked for a
-        batch job, whose id is new, unless its user numbers it (`NumberedJobOptions`).
+        It first finishes an epoch that was published in part, so that the answer is final. It is
+        not called for a batch job, whose id is new, unless its user numbers it
+        (`NumberedJobOptions`).
 
         Returns:
-            Its number and digest, as `publish` was given them, or None if it has none.
+            The number and digest that `publish` received, or None if there is no epoch.
         """
 
     def peek_committed(self, query: str) -> CommittedEpoch | None:
@@ -215,29 +221,33 @@ class TwoPhaseCommitter(Publisher[StagedT]):
 
     @abstractmethod
     def discard(self, staged: Sequence[StagedT]) -> None:
-        """Remove staged things that will never be published. Best effort, any number of times."""
+        """Remove staged data that will never be published.
+
+        Best effort; may be called repeatedly.
+        """
 
 
 class Writer(ABC, Generic[StagedT, PlanT]):
-    """The root of all sinks: it stages a `StagedT`, and passes its tasks a `PlanT`.
+    """The base class of all sinks: tasks receive a `PlanT` and return a `StagedT`.
 
     Args:
         options: The parsed options, an instance of `options_type`.
         schema: Arrow schema of every batch that `stage` receives; timestamps are UTC.
-        mode: Whether epochs add or replace.
-        streaming: Whether epochs follow one another; a batch job has the one epoch 0.
+        mode: The effect of an epoch on earlier rows.
+        streaming: True for a query with a sequence of epochs; a batch job has only epoch 0.
 
-    The constructor runs in every process and does no I/O. A writer does not change after it: no
-    other process would see that, since each makes a writer of its own from the same arguments.
+    The constructor runs in every process and does no I/O. A writer does not change afterwards:
+    other processes would not see the change, since each creates its own writer from the same
+    arguments.
     """
 
     options_type: ClassVar[type[Options]] = Options
     guarantee: ClassVar[Guarantee] = Guarantee.NONE
     only_streams: ClassVar[bool] = False
-    """True if `check` refuses batch jobs, but for those that users number."""
+    """True if `check` refuses batch jobs, except those that users number."""
     is_cleared_at_will: ClassVar[bool] = False
-    """True if users empty the target, or lose it at a restart, and the query goes on with it. For
-    numbered batches an empty target is then a warning, and no error."""
+    """True if users may empty the target, or lose it at a restart, while the query continues. For
+    numbered batches an empty target is then a warning, not an error."""
 
     _init_args: tuple[tuple[Any, ...], dict[str, Any]]
     _is_sealed = False
@@ -251,30 +261,32 @@ class Writer(ABC, Generic[StagedT, PlanT]):
         self.streaming = streaming
 
     def check(self) -> None:
-        """Refuse what cannot work, before any row moves. Planner, once per epoch.
+        """Refuse a configuration that cannot work, before any row is written.
+
+        Planner, once per epoch.
 
         Raises:
-            OptionError: If an option does not fit the external system as it is.
+            OptionError: If an option does not fit the external system in its present state.
             SchemaError: If the rows do not fit it.
         """
 
     def check_start(self) -> None:
-        """Refuse what cannot work, before a query is started. Planner; makes and changes nothing.
+        """Refuse a configuration that cannot work, before a query is started. Planner; no effects.
 
-        Override it where `plan` refuses things as well, since it is not called then. What it passes
-        may be refused by the first epoch all the same.
+        Override it if `plan` refuses configurations too, since `plan` is not called then. The first
+        epoch may still refuse a configuration that this method accepted.
 
         Raises:
-            OptionError, SchemaError: As `check`, and `plan` where that can be told.
+            OptionError, SchemaError: As `check`, and as `plan` as far as that is known.
         """
         self.check()
 
     def describe_target(self) -> QueryTarget | None:
         """Return the external system that rows go to, for the checkpoint's record. Planner.
 
-        Asked before a query starts, and in its first epoch in a process, after `plan`. Another
-        target under the same checkpoint is then refused, or warned of. Make and change nothing. The
-        default, None, records nothing.
+        Called before a query starts, and in its first epoch in a process, after `plan`. Another
+        target under the same checkpoint is then refused, or a warning is logged. The method must
+        have no effects. The default, None, records nothing.
         """
         return None
 
@@ -285,10 +297,10 @@ class Writer(ABC, Generic[StagedT, PlanT]):
             ownership: Return value of `SupportsGenerations.begin`; None without that ability.
 
         Returns:
-            A picklable value for `stage`. None by default, of sinks that name no `PlanT`.
+            A picklable value for `stage`. None by default, for sinks without a `PlanT`.
 
         Raises:
-            OptionError, SchemaError: As `check`, of sinks without generations.
+            OptionError, SchemaError: As `check`, for sinks without generations.
         """
         del ownership
         return cast("PlanT", None)
@@ -298,8 +310,9 @@ class Writer(ABC, Generic[StagedT, PlanT]):
         """Store the rows of one task so that `publish` can make them visible. Executor.
 
         Args:
-            batches: The rows, in Spark's order; pulled one at a time, so memory stays bounded.
-            task: Which attempt this is.
+            batches: The rows, in Spark's order; one batch is loaded at a time, so memory stays
+                bounded.
+            task: The attempt at the task.
             plan: Return value of `plan` for this epoch.
 
         Returns:
@@ -308,7 +321,7 @@ class Writer(ABC, Generic[StagedT, PlanT]):
 
     @abstractmethod
     def committer(self) -> Publisher[StagedT]:
-        """Make the committer. Driver: the planner asks it too. No I/O."""
+        """Create the committer. Driver, in the planner too. No I/O."""
 
     # --- reconstructed in each process
 
@@ -319,7 +332,7 @@ class Writer(ABC, Generic[StagedT, PlanT]):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the arguments only: no later change of the writer reaches another process."""
+        """Pickle only the arguments: later changes of the writer do not reach other processes."""
         return _reconstruct, (type(self), *self._init_args)
 
     @final
@@ -349,46 +362,46 @@ def _reconstruct(
 class TwoPhaseWriter(Writer[StagedT, PlanT], TwoPhaseCommitter[StagedT]):
     """A sink that is exactly once: rows are staged by tasks, published by the driver.
 
-    `stage` leaves things durable, invisible, and named uniquely for the attempt: retried and
-    speculative attempts of one task run side by side, and Spark never reports the losers.
+    `stage` stores rows durably, invisibly, and under names that are unique to the attempt: retried
+    and speculative attempts of one task run at the same time, and Spark reports only one of them.
     """
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
 
     def committer(self) -> TwoPhaseCommitter[StagedT]:
-        """Return self: this class has the committer's verbs as well."""
+        """Return self: this class has the committer's methods too."""
         return self
 
 
 class AtLeastOnceWriter(Writer[StagedT, PlanT], Publisher[StagedT]):
     """A sink without two phases: an epoch that is replayed after a crash is delivered again.
 
-    `stage` brings the rows, or what will be shown of them, to the driver, and `publish` delivers
-    them. Rows are never lost.
+    `stage` returns the rows, or the shown part of them, to the driver, and `publish` delivers them.
+    Rows are never lost.
     """
 
     guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
 
     def committer(self) -> Publisher[StagedT]:
-        """Return self: this class has the committer's verbs as well."""
+        """Return self: this class has the committer's methods too."""
         return self
 
 
 @runtime_checkable
 class SupportsGenerations(Protocol):
-    """Ability of a committer that must fence off drivers believed dead."""
+    """Ability of a committer that must fence drivers that are believed dead."""
 
     def begin(self, epoch: Epoch) -> Ownership[Any]:
         """Take the query over. Planner, once per epoch, before any of its tasks starts.
 
-        From now on no earlier generation can publish, and only now may be touched what earlier
-        generations left behind.
+        Afterwards no earlier generation can publish, so the data that earlier generations left may
+        be removed; not before.
 
         Args:
             epoch: The epoch that begins, without a generation.
 
         Returns:
-            What `Writer.plan` is given. Its `generation` is higher than any before; it reaches
+            The argument of `Writer.plan`. Its `generation` is higher than any before; it reaches
             `stage` in its `Task` and `publish` in its `Epoch`.
 
         Raises:
@@ -400,16 +413,16 @@ class SupportsGenerations(Protocol):
     def find_own_generation(self, query: str, number: int) -> Epoch | None:
         """Return the newest generation, if this application started it for an epoch. Committer.
 
-        Tasks that crashed never reported their generation.
+        Tasks that crashed did not report their generation.
 
         Returns:
-            The epoch with its generation; None if the newest generation is of another epoch, or
-            not certainly of this application.
+            The epoch with its generation; None if the newest generation is of another epoch, or may
+            be of another application.
         """
         ...
 
     def check_owner(self, epoch: Epoch) -> None:
-        """Stop a driver that was fenced, at an epoch that is committed already. Committer.
+        """Stop a fenced driver at an epoch that is already committed. Committer.
 
         Raises:
             Fenced: If a later generation has begun.
@@ -419,16 +432,19 @@ class SupportsGenerations(Protocol):
 
 @runtime_checkable
 class SupportsRecall(Protocol):
-    """Ability of a committer that accepts a hint from its planner, which is another process.
+    """Ability of a committer that accepts a hint from its planner in another process.
 
     Treat the hint as a cache: correctness must not depend on it, because the external system may
     have changed since.
     """
 
     def export_state(self, query: str) -> str:
-        """Return the state of a query that was started. Planner, last; sent to each task."""
+        """Return the state of a query. Planner, as its last step; sent to each task."""
         ...
 
     def import_state(self, query: str, seen: str) -> None:
-        """Load the state that `export_state` returned in the planner. Committer, first."""
+        """Load the state that `export_state` returned in the planner.
+
+        Committer, as its first step.
+        """
         ...

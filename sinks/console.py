@@ -1,8 +1,8 @@
 """``krishiv-console``: prints each epoch on the driver, as ``DataFrame.show`` would.
 
-At least once: an epoch that is replayed after a crash is printed again. Tasks format the first
-rows and count the rest, so that little travels to the driver however large the epoch is.
-Timestamps are printed in UTC.
+At least once: an epoch that is replayed after a crash is printed again. Tasks format the first rows
+and count the rest, so that little is sent to the driver even for large epochs. Timestamps are
+printed in UTC.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Head:
     """The message of a task to the driver.
 
     Attributes:
-        rows: The texts of its first rows, not longer than they are printed.
-        count: All its rows.
+        rows: The texts of its first rows, cut to the printed length.
+        count: The number of all its rows.
     """
 
     rows: tuple[Row, ...]
@@ -76,13 +76,13 @@ class Head:
 
 
 class ConsoleWriter(AtLeastOnceWriter[Head]):
-    """Standard output of Spark's driver-side worker, which is that of the driver's terminal."""
+    """Sink on the standard output of Spark's driver-side worker, which is the driver's terminal."""
 
     options_type = ConsoleOptions
     options: ConsoleOptions
 
     def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: None) -> Head:
-        """Executor: never None, so that an empty epoch is printed too."""
+        """Format rows of a task. Executor; never None, so that an empty epoch is printed too."""
         del task, plan
         rows: list[Row] = []
         count = 0
@@ -92,7 +92,7 @@ class ConsoleWriter(AtLeastOnceWriter[Head]):
         return Head(tuple(rows), count)
 
     def publish(self, epoch: Epoch, staged: Sequence[Head]) -> None:
-        """Driver: one write, so that the output of two queries does not mix."""
+        """Print the epoch in one write, so that the output of two queries is not mixed. Driver."""
         title = f"{_RULE}\nBatch: {epoch.number}\n{_RULE}\n" if self.streaming else ""
         shown = drawn(self.schema.names, staged, self.options)
         sys.stdout.write(f"{title}{shown}{self._summary(epoch, staged)}\n\n")
@@ -112,7 +112,7 @@ def _format_count(rows: int) -> str:
 
 
 def _watermarks(planned: OffsetSeq) -> list[str]:
-    """Spark's watermark and those inside the offsets of sources, where there are any."""
+    """Return Spark's watermark, and those inside the offsets of sources."""
     spark = [] if planned.watermark_ms is None else [f"watermark {_iso(planned.watermark_ms)}"]
     sources = (f"watermark of the source {_iso(ms)}" for ms in planned.source_watermarks_ms)
     return [*spark, *sources]
@@ -135,7 +135,7 @@ def drawn(names: Sequence[str], staged: Sequence[Head], options: ConsoleOptions)
 def _table(header: Row, rows: Sequence[Row], truncate: int) -> str:
     widths = [max(_LEAST_WIDTH, *map(_width, column)) for column in zip(header, *rows, strict=True)]
     rule = "+" + "+".join("-" * width for width in widths) + "+"
-    # As `showString` does: numbers line up where cells are cut, texts where they are whole.
+    # As in `showString`, numbers are aligned if cells are cut, and texts if they are not.
     align = _right if truncate > 0 else _left
     lines = ["|" + "|".join(map(align, row, widths)) + "|" for row in (header, *rows)]
     return "\n".join([rule, lines[0], rule, *lines[1:], rule]) + "\n"
@@ -184,7 +184,7 @@ def _cut(text: str, truncate: int) -> str:
 
 
 def cell_text(cell: pa.Scalar) -> str:
-    """Return a value as Spark's ``ToPrettyString`` writes it, with timestamps in UTC."""
+    """Return the text of a value as in Spark's ``ToPrettyString``, with timestamps in UTC."""
     if not cell.is_valid:
         return "NULL"
     for matches, text in _FORMATS:
@@ -202,7 +202,7 @@ def _boolean(cell: pa.Scalar) -> str:
 
 
 def _timestamp(cell: pa.Scalar) -> str:
-    # through Arrow's text: Spark's years go beyond what datetime can hold
+    # through Arrow's text: Spark's years exceed the range of datetime
     text = str(cell.cast(pa.timestamp("us")).cast(pa.string()).as_py())
     return text.rstrip("0").removesuffix(".") if "." in text else text
 
@@ -226,13 +226,13 @@ def _floating(cell: pa.Scalar) -> str:
 
 
 def _shortest_float(value: float) -> float:
-    """With as few digits as tell a number of 32 bits from all others; 9 always do."""
+    """Return the value with the fewest digits that identify a 32-bit number; 9 always do."""
     shorter = (float(f"{value:.{digits}g}") for digits in range(6, 10))
     return next(short for short in shorter if pack("f", short) == pack("f", value))
 
 
 def _scientific(value: float) -> str:
-    """As Java writes it: ``1.0E10``."""
+    """Return the number in Java's form: ``1.0E10``."""
     digits = Decimal(repr(value)).normalize()
     mantissa = digits.scaleb(-digits.adjusted())
     whole = mantissa == mantissa.to_integral_value()

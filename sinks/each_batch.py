@@ -27,11 +27,11 @@ _REST_S = 600.0
 """Time until a checkpoint that cannot be read here is tried again."""
 
 _next_look_s: LruCache[tuple[str, str, bool], float] = LruCache(64)
-"""By location, query, and whether its id is stored there: when the checkpoint is read again;
-infinite once it has shown that it is the query's."""
+"""The time when a checkpoint is read again, by location, query, and whether the id is stored there;
+infinite if it is known to be the query's."""
 
 _PROCESS = uuid.uuid4().hex
-"""The start of a query that Spark does not name: Spark Connect has a process for each."""
+"""Identifies the start of a query if Spark does not: Spark Connect has a process for each."""
 
 Write: TypeAlias = "Callable[..., DataFrameWriter]"
 
@@ -54,34 +54,36 @@ def each_batch(
             "checkpointLocation", ...
         ).start()
 
-    Spark repeats its last batch after a restart. Each output is known by the query's id and its own
-    name, and skips, whole, a batch that it holds; so those that the crash came before are written,
-    and no other. Rows that come again are compared with those that were written, by count and
-    checksum (see `BatchMismatch`).
+    Spark repeats its last batch after a restart. Each output is identified by the query's id and
+    its own name, and skips a batch that it already has; so only outputs that the crash prevented
+    are written. Repeated rows are compared with the written ones by count and checksum (see
+    `BatchMismatch`).
 
-    Exactly once are the formats ``krishiv-parquet``, ``-kafka``, ``-iceberg`` and ``-memory``, and
-    others that know the options ``txnAppId`` and ``txnVersion``, such as Delta's.
+    This is exactly once for the formats ``krishiv-parquet``, ``-kafka``, ``-iceberg`` and
+    ``-memory``, and for others that support the options ``txnAppId`` and ``txnVersion``, such as
+    Delta's.
 
     Args:
         function: Called on the driver with each batch, and with ``write(frame, name)``, which
             returns the frame's ``DataFrameWriter`` in mode "append". The name, of up to 60 letters,
-            digits, '-' and '_', is the output's for ever; "output" if a batch has only one.
-        query: A name that is this query's permanently, instead of the id of Spark's query. The
-            outputs keep that id too, and refuse another query or checkpoint of the name.
+            digits, '-' and '_', must always be the same for an output; "output" if a batch has only
+            one.
+        query: A permanent name of this query, which replaces the id of Spark's query. The outputs
+            store that id too, and refuse another query or checkpoint with the name.
         checkpoint: Location of the query's checkpoint, in which ``krishiv-kafka`` has its epoch
-            logs; needed where Spark does not tell it (Spark Connect), nor the query's id, which is
-            then read there.
-        cache: Whether the batch is kept until it is written, so that several outputs compute it
-            once, and see the same rows. A batch with one output needs no copy.
+            logs; required if Spark does not report it, nor the query's id (Spark Connect); the id
+            is then read there.
+        cache: True if the batch is cached until it is written, so that it is computed once for
+            several outputs, which receive the same rows. A batch with one output needs no copy.
         replaces: Spark's id of an earlier query of the name `query`, which this one continues: with
-            a copy of its checkpoint, or a new one. It does not run any more.
+            a copy of its checkpoint, or a new one. The earlier query no longer runs.
 
     Raises (from the returned function):
         OptionError: If the id of the query is not known, or a name is used twice in a batch.
-        CheckpointMismatch: If the checkpoint is that of a query with another id, since its file
-            ``metadata`` was lost: the outputs would not know what they hold. If another query has
-            written under the name `query`. If an output lacks a batch that was committed into it,
-            since its target was restored from an older copy.
+        CheckpointMismatch: If the checkpoint belongs to a query with another id, because its file
+            ``metadata`` was lost: the outputs would not recognize their batches. If another query
+            has written under the name `query`. If an output lacks a batch that was committed to it,
+            because its target was restored from an older copy.
     """
 
     def write_batch(batch: DataFrame, number: int) -> None:
@@ -108,7 +110,7 @@ class _Outputs:
         self._names: dict[str, object] = {}
 
     def write(self, frame: DataFrame, name: str = "output") -> DataFrameWriter:
-        """Return the writer of an output, without a format yet."""
+        """Return the writer of an output, still without a format."""
         try:
             checked_id(name)
         except ValueError as error:
@@ -127,15 +129,15 @@ class _Outputs:
 
 @dataclass(frozen=True)
 class BatchQuery:
-    """The query around ``foreachBatch``, as its sinks have to know it. Driver.
+    """The identity of the query around ``foreachBatch``, for its sinks. Driver.
 
     Attributes:
-        name: By which sinks know its batches: a name that the user gives, or Spark's id.
-        spark_id: Spark's id, if it is known and the name is another one.
-        location: Of its checkpoint, if that is known.
-        is_readable: Whether this process has read there that the checkpoint is the query's.
-        run: A text that is another one for each start of the query.
-        replaces: Spark's id of the query of that name which this one continues.
+        name: The name by which sinks identify its batches: the user's, or Spark's id.
+        spark_id: Spark's id, if it is known and differs from the name.
+        location: The location of its checkpoint, if it is known.
+        is_readable: True if this process has verified there that the checkpoint is the query's.
+        run: A text that differs for each start of the query.
+        replaces: Spark's id of the query with that name that this one continues.
     """
 
     name: str
@@ -156,20 +158,20 @@ class BatchQuery:
     ) -> BatchQuery:
         """Return the query that runs in this thread.
 
-        Spark's id of a query without a name is stored in its checkpoint, and compared with the one
-        that is stored there.
+        For a query without a name, Spark's id is stored in its checkpoint, or compared with the
+        stored one.
 
         Args:
-            batch: What the query gives.
-            caller: The function that the user has called, for the message.
-            name: What the user calls the query, if it has a name.
+            batch: The batch of the query.
+            caller: The function that the user called, for the message.
+            name: The user's name of the query, if it has one.
             checkpoint: Location of the checkpoint, which contains the id too. By default the one
-                that Spark names, if it does.
+                that Spark reports, if it does.
             replaces: As the attribute.
 
         Raises:
             OptionError: If the query has no name, and its id is not known here.
-            CheckpointMismatch: If it has none, and the checkpoint is that of another query.
+            CheckpointMismatch: If it has no name, and the checkpoint is that of another query.
         """
         known_location, run = _running_in(batch)
         location = checkpoint or known_location
@@ -188,7 +190,7 @@ class BatchQuery:
         return cls(name, named, location, is_readable, run, replaces)
 
     def options(self, number: int, *, output: str | None = None) -> dict[str, str]:
-        """Return the options of a sink for one batch; of one of several outputs by its name."""
+        """Return the options of a sink for one batch, or for one of its outputs by name."""
         given = {
             "txnAppId": self.name if output is None else f"{self.name}-{output}",
             "txnVersion": str(number),
@@ -207,7 +209,7 @@ def _find_id(batch: DataFrame, caller: str, checkpoint: str | None) -> str:
     """Return Spark's id of the query, by the thread or by its checkpoint.
 
     Raises:
-        OptionError: If neither shows it.
+        OptionError: If neither contains it.
     """
     found = _id_in_context(batch)
     if found is None and checkpoint is not None:
@@ -221,7 +223,7 @@ def _find_id(batch: DataFrame, caller: str, checkpoint: str | None) -> str:
 
 
 def _id_if_readable(checkpoint: str) -> str | None:
-    """Return the id in a checkpoint; None if it cannot be read, which a named query outlives."""
+    """Return the id in a checkpoint; None if it cannot be read."""
     try:
         return SparkCheckpoint(checkpoint).query_id()
     except (CheckpointMismatch, OptionError, OSError, StorageError):
@@ -237,15 +239,15 @@ def _id_in_context(batch: DataFrame) -> str | None:
 def _verify_checkpoint(location: str, query: str, *, stores: bool = True) -> bool:
     """Return True if a location is readable here and has the checkpoint of a query.
 
-    Spark may reach stores that this process does not, and a location that the user gives may be
-    that of another file system, or of another query: then nothing is stored in it, and the query
-    goes on. To find that out may take seconds, so it is tried again only after a while.
+    Spark may reach stores that this process cannot, and the user's location may be in another file
+    system or belong to another query: then nothing is stored in it, and the query continues. A
+    failed check may take seconds, so it is repeated only after a pause.
 
     Args:
-        location: Of the checkpoint.
+        location: The location of the checkpoint.
         query: Spark's id of the query.
-        stores: Whether the id is stored there, or compared with the one that is stored. Not of a
-            query that its sinks know by another name.
+        stores: True if the id is stored there, or compared with the stored one. False for a query
+            that its sinks know by another name.
 
     Raises:
         CheckpointMismatch: If another id is stored there.
@@ -281,7 +283,7 @@ def _verify_checkpoint(location: str, query: str, *, stores: bool = True) -> boo
 
 
 def _running_in(batch: DataFrame) -> tuple[str | None, str]:
-    """Return where the query that runs here has its checkpoint, and Spark's id of its start.
+    """Return the checkpoint's location of the running query, and Spark's id of its start.
 
     Spark shows neither to users; ``StreamExecution`` and ``SharedState`` have them.
     """
@@ -308,30 +310,30 @@ def upsert(  # noqa: PLR0913  the user's words; all but two are keywords with de
             krishiv_spark.upsert("db.counts", "word", warehouse="/data/warehouse")
         ).option("checkpointLocation", ...).start()
 
-    Of several rows of a batch that have one key the last one in Spark's order stays, which is not
-    the order of files; in Iceberg tables that with the highest `orderColumn`, if that is given.
-    After ``groupBy`` a batch has one row for each key.
+    Of several rows of a batch with the same key, the last one in Spark's order is kept, which is
+    not the order of files; in Iceberg tables it is the one with the highest `orderColumn`, if that
+    is set. After ``groupBy`` a batch has one row for each key.
 
-    Spark repeats its last batch after a restart; the table knows by the query and the number of the
-    batch that it has it already.
+    Spark repeats its last batch after a restart; the table recognizes it by the query and its
+    number.
 
     Args:
         table: Name of the table, ``namespace.name``; or of the result in memory.
         keys: Columns that identify a row.
         format: ``krishiv-iceberg`` or ``krishiv-memory``.
-        query: Name of the query, the same after each restart. By default the id of Spark's query,
-            which the table keeps beside a name, so that another query of the name is refused.
-        checkpoint: Location of the query's checkpoint, where its id is read if Spark does not tell
-            it (Spark Connect).
+        query: Name of the query, the same after each restart. By default it is the id of Spark's
+            query. The table stores that id beside a name, so that another query with the name is
+            refused.
+        checkpoint: Location of the query's checkpoint, where its id is read if Spark does not
+            report it (Spark Connect).
         replaces: Spark's id of an earlier query of the name `query`, which this one continues: with
-            a copy of its checkpoint, or a new one. It does not run any more.
+            a copy of its checkpoint, or a new one. The earlier query no longer runs.
         options: Further options of the sink; those with dots as ``**{"catalog.uri": ...}``.
 
     Returns:
-        What ``foreachBatch`` takes. Called on the driver, it raises OptionError if the query's id
-        is not known, CheckpointMismatch if the table holds a later batch of the query, lacks one
-        that was committed, or was written by another query of its name, and whatever the sink
-        raises.
+        The argument of ``foreachBatch``. Called on the driver, it raises OptionError if the query's
+        id is not known, CheckpointMismatch if the table has a later batch of the query, lacks one
+        that was committed, or was written by another query of its name, and the errors of the sink.
     """
     names = keys if isinstance(keys, str) else ",".join(keys)
 

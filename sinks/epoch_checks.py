@@ -13,7 +13,7 @@ __all__ = ["is_already_committed", "warn_of_epoch_gap"]
 _log = logging.getLogger(__name__)
 
 _begun: set[str] = set()
-"""Queries of which this process has planned an epoch."""
+"""Queries for which this process has planned an epoch."""
 
 _WAYS_ON = (
     "Nothing was written. Two ways on: put back the checkpoint that matches the sink; or start "
@@ -31,14 +31,14 @@ def is_already_committed(epoch: Epoch, mark: CommittedEpoch | None) -> bool:
     """Return True if a sink has committed an epoch, so that it must be skipped. Any process.
 
     Args:
-        epoch: As Spark plans it now.
-        mark: The newest that the sink holds.
+        epoch: The epoch, with Spark's present plan.
+        mark: The newest epoch of the sink.
 
     Raises:
-        CheckpointMismatch: If the sink holds other rows under this number, or a later epoch: to
-            skip this one would lose rows. If the epoch is the next one and begins elsewhere than
-            the newest ended: rows between would be lost, or written twice. If a name that the
-            user gave is that of another query, too.
+        CheckpointMismatch: If the sink has other rows under this number, or a later epoch: if this
+            one were skipped, rows would be lost. If the epoch is the next one and does not begin
+            where the newest ended: rows would be lost or written twice. If the user's name of the
+            query belongs to another query.
     """
     if mark is None:
         return False
@@ -53,8 +53,8 @@ def is_already_committed(epoch: Epoch, mark: CommittedEpoch | None) -> bool:
             "restored from an older copy, or another driver runs on it; then stop that driver. "
             f"{_WAYS_ON}"
         )
-    # Nobody knows what was planned in marks of version 0.1.0, nor where the sink was not told the
-    # checkpoint: there the number decides.
+    # The plan is not known for records of version 0.1.0, nor if the sink does not know the
+    # checkpoint: then only the number is compared.
     if epoch.digest is None or mark.digest in {None, epoch.digest}:
         return True
     planned = None if epoch.offsets is None else epoch.offsets.shown
@@ -67,18 +67,18 @@ def is_already_committed(epoch: Epoch, mark: CommittedEpoch | None) -> bool:
 
 
 def warn_of_epoch_gap(epoch: Epoch, mark: CommittedEpoch | None) -> None:
-    """Warn of epochs that the sink holds nothing of, though the sources have gone on. Planner.
+    """Warn of epochs without data in the sink, although the sources have advanced. Planner.
 
-    An epoch without rows leaves no mark, so that may be as it should. Or what the sink writes to
-    was restored from an older copy, or made anew. Once in a process for each query, when it begins
-    there: what it passes over later on had no rows.
+    An epoch without rows leaves no record, so that may be correct. Or the target was restored from
+    an older copy, or recreated. The check runs once in a process for each query, at its first epoch
+    there: epochs that are skipped later had no rows.
 
     Args:
-        epoch: As Spark plans it now.
-        mark: The newest that the sink holds.
+        epoch: The epoch, with Spark's present plan.
+        mark: The newest epoch of the sink.
     """
     planned = epoch.offsets
-    # A batch job has none, and an id of its own: a worker lives for thousands of them.
+    # A batch job has none, but its own id: a worker runs thousands of them.
     if planned is None or epoch.query in _begun:
         return
     _begun.add(epoch.query)
@@ -103,7 +103,7 @@ def warn_of_epoch_gap(epoch: Epoch, mark: CommittedEpoch | None) -> None:
 
 
 def _check_query(epoch: Epoch, mark: CommittedEpoch) -> None:
-    """Check the query behind a user's name: the name alone does not show that it is the same."""
+    """Check the query with a user's name: the name alone does not show that it is the same."""
     planned = epoch.offsets
     if planned is None or not planned.is_unseen or mark.digest in {None, planned.digest}:
         return
@@ -119,7 +119,7 @@ def _check_follows(epoch: Epoch, mark: CommittedEpoch) -> None:
     if planned is None or planned.may_follow(mark.digest):
         return
     if epoch.number > mark.epoch + 1:
-        return  # an epoch without rows leaves no mark
+        return  # an epoch without rows leaves no record
     raise CheckpointMismatch(
         f"epoch {epoch.number} does not start where epoch {mark.epoch} ended{_at(mark.shown)} "
         f"when the sink committed it: the offsets of epoch {mark.epoch} were changed in the "

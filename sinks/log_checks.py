@@ -1,14 +1,15 @@
 """Comparison of an epoch log with the checkpoint and the targets, before a driver takes it over.
 
-The log must have the same history as the checkpoint, up to the epoch that is about to start. And an
-operator can restore each target from an older copy while no driver runs. Two rules find that:
+The log must have the same history as the checkpoint, up to the epoch that is about to start. An
+operator may also have restored a target from an older copy while no driver ran. Two rules detect
+that:
 
-* A target that records an epoch which the log does not have is ahead: the log is the older copy.
-* A target that lacks an epoch which the log knows to be finished is behind: the target is.
+* If a target records an epoch that the log does not have, the log is an older copy.
+* If a target lacks an epoch that is finished by the log, the target is an older copy.
 
-A driver compares when it starts, and again after a pause; in between, the log shows that the same
-process has run every epoch. When it starts, it reads the log back until each target has answered;
-after a pause it still has the intents that this needs.
+A driver compares them when it starts, and again after a pause; in between, the log shows that the
+same process has run every epoch. At its start it reads the log backwards until every target was
+compared; after a pause the process still has the necessary intents in memory.
 """
 
 from __future__ import annotations
@@ -61,31 +62,30 @@ def to_committed_epoch(state: State) -> CommittedEpoch | None:
 
 
 def operators_claim(query: str, state: State) -> Claim:
-    """For an owner entry that begins no epoch: the log goes on from where it is."""
+    """Return the claim of an owner entry that begins no epoch, so that the log's state remains."""
     return Claim(query=query) if state.claim is None else state.claim.of_nobody()
 
 
 def check_first(
     log: EpochLog, epoch: Epoch, state: State, verify_empty_log: Callable[[str], object]
 ) -> None:
-    """Refuse a query that has a past where its log has none. Planner.
+    """Refuse a query with earlier epochs whose log is empty. Planner.
 
     Args:
-        log: Of the query.
-        epoch: That is about to begin.
-        state: What the log says before.
-        verify_empty_log: As `Participant.verify_empty_log`, called if the log tells of no epoch.
+        log: The log of the query.
+        epoch: The epoch that is about to begin.
+        state: The state of the log before it.
+        verify_empty_log: As `Participant.verify_empty_log`; called if the log contains no epoch.
 
     Raises:
         LogError: If epochs are missing in the log.
         Fenced: If another driver has begun the query meanwhile.
     """
-    # Without offsets, drivers' own owner entries look as an operator's do: nothing tells them
-    # apart.
+    # Without offsets, the owner entries of drivers look like those of an operator.
     if state.number > 0 and not (epoch.offsets is not None and _is_blank(state)):
         return
     try:
-        if epoch.offsets is not None:  # jobs that users number begin at any
+        if epoch.offsets is not None:  # jobs that users number may begin at any
             _check_number(log, epoch)
         verify_empty_log(epoch.query)
     except LogError as error:
@@ -94,11 +94,11 @@ def check_first(
 
 
 def check_not_overtaken(log: EpochLog, state: State, error: Exception) -> None:
-    """Blame another driver for a difference between log and target, if it has gone on. Planner.
+    """Raise `Fenced` if another driver explains a difference between log and target. Planner.
 
     Args:
-        log: Of the query.
-        state: Its state before the target was asked: the target's answer may be a newer one.
+        log: The log of the query.
+        state: Its state before the target was read, which may be newer.
         error: The difference.
 
     Raises:
@@ -128,12 +128,12 @@ def _check_number(log: EpochLog, epoch: Epoch) -> None:
 
 
 def check_target(log: EpochLog, claim: Claim, state: State) -> None:
-    """Refuse a driver whose epochs would go elsewhere than those in the log. Planner.
+    """Refuse a driver that would write to another target than the one in the log. Planner.
 
     Args:
-        log: Of the query, for the message.
-        claim: What the owner entry of this driver would say.
-        state: What the log says before it.
+        log: The log of the query, for the message.
+        claim: The claim of this driver's owner entry.
+        state: The state of the log before it.
 
     Raises:
         LogError: If the target is another one.
@@ -148,29 +148,30 @@ def check_target(log: EpochLog, claim: Claim, state: State) -> None:
 
 
 def check_history(log: EpochLog, epoch: Epoch, planned: PlannedOffsets, state: State) -> None:
-    """Refuse a driver whose checkpoint is not the one that the log knows. Planner.
+    """Refuse a driver whose checkpoint contradicts the log. Planner.
 
-    Before its owner entry: what is refused has changed nothing, and has fenced nobody.
+    It is called before the driver's owner entry: a refused driver has changed nothing and fenced no
+    other.
 
     Args:
-        log: Of the query, for the message.
-        epoch: That is about to begin.
-        planned: What Spark planned for it.
-        state: What the log says before.
+        log: The log of the query, for the message.
+        epoch: The epoch that is about to begin.
+        planned: Spark's plan of it.
+        state: The state of the log before it.
 
     Raises:
         CheckpointMismatch: If the checkpoint is older than the log, or the log than the checkpoint.
     """
-    # For its errors: whether there is work to do, the tasks and the committer ask for themselves.
+    # Called for its errors: the tasks and the committer check themselves whether there is work.
     is_already_committed(epoch, to_committed_epoch(state))
     if state.offsets is not None:
         _check_follows(log, planned, state.offsets)
 
 
 def _check_follows(log: EpochLog, planned: PlannedOffsets, before: PlannedOffsets) -> None:
-    """Every epoch begins with an entry in the log, also one without rows."""
-    # The same number once more is no fault: what was begun and not published may be planned anew,
-    # and what is held has been compared by its digest before.
+    """Every epoch begins with an entry in the log, even without rows."""
+    # The same number again is correct: an epoch that began and was not published may be planned
+    # again, and the digest of a committed epoch was compared before.
     if planned.epoch < before.epoch:
         raise CheckpointMismatch(
             f"the query is at epoch {planned.epoch}, but its epoch log {log} has recorded the "
@@ -196,20 +197,20 @@ def _check_follows(log: EpochLog, planned: PlannedOffsets, before: PlannedOffset
 
 
 _PAUSE_S = 1.0
-"""An operator who stops a query, restores a target and starts the query again needs longer."""
+"""An operator needs longer to stop a query, restore a target and start the query again."""
 
 _Intent = tuple[int, Entry]
-"""With its generation."""
+"""An intent with its generation."""
 
 
 class _Begun(NamedTuple):
-    """The last epoch that this process began with a log, or looked at.
+    """The last epoch of a log that this process began or compared.
 
     Attributes:
-        generation: The owner entry at the end of the log, as far as epochs go.
-        began_s: When; minus infinity if this process has only compared, and begun nothing.
-        newest: The newest intent that is finished, and those before it that left something in
-            targets in which no later one did. None if that is not known for all targets.
+        generation: The last owner entry of an epoch in the log.
+        began_s: The time of its beginning; minus infinity if this process has only compared it.
+        newest: The newest finished intent, and the earlier ones that left data in targets without
+            data of a later one. None if that is not known for all targets.
     """
 
     generation: int
@@ -218,14 +219,14 @@ class _Begun(NamedTuple):
 
 
 _epochs: LruCache[str, _Begun] = LruCache(64)
-"""By log."""
+"""The last epoch, by log."""
 
 Load = Callable[[Sequence[object]], Sequence[Any]]
-"""Makes staged values of what an entry of the log names."""
+"""Function that converts the data of an intent to staged values."""
 
 
 def note_epoch(log: EpochLog, generation: int) -> None:
-    """Remember that this process began an epoch, with all targets in agreement. Planner."""
+    """Record in memory that this process began an epoch and that all targets agree. Planner."""
     before = _epochs.get(str(log))
     newest = None if before is None else before.newest
     _epochs.put(str(log), _Begun(generation, time.monotonic(), newest))
@@ -234,16 +235,16 @@ def note_epoch(log: EpochLog, generation: int) -> None:
 def check_targets(
     log: EpochLog, participant: Participant[Any], query: str, state: State, load: Load
 ) -> None:
-    """Refuse a log whose targets are ahead of it or behind it; nothing has changed. Planner.
+    """Refuse a log whose targets are ahead of it or behind it, before any change. Planner.
 
-    Targets are not compared if this process ran the epoch before, a moment ago.
+    Targets are not compared if this process ran the previous epoch a moment ago.
 
     Args:
-        log: Of the query.
-        participant: With one target or several.
+        log: The log of the query.
+        participant: A participant with one or several targets.
         query: Id of the query.
         state: The log before the owner entry of this driver.
-        load: For the values that intents name.
+        load: Converter for the data of intents.
 
     Raises:
         CheckpointMismatch: If the log or a target is an older copy.
@@ -268,14 +269,14 @@ def check_targets(
 
 
 def _begun(log: EpochLog, participant: Participant[Any], state: State) -> _Begun:
-    """Return the memory of this process, with the intent that the log has got since."""
+    """Return the last epoch in memory, with the intent that was logged since."""
     before = _epochs.get(str(log))
     if before is None or before.generation != state.owner:
         return _Begun(state.owner, -math.inf)
-    if before.newest is None or state.intent is None:  # an intent that came to nothing is not known
+    if before.newest is None or state.intent is None:  # a failed intent is not known here
         return before._replace(newest=None)
     newest = next(_newest(log, state), None)
-    if newest is None:  # it is finished first, and then met again
+    if newest is None:  # it is finished first, and then compared
         return before
     if before.newest and before.newest[0][0] == newest[0]:
         return before
@@ -283,7 +284,7 @@ def _begun(log: EpochLog, participant: Participant[Any], state: State) -> _Begun
 
 
 def _intents(log: EpochLog, state: State, begun: _Begun) -> Iterator[_Intent]:
-    """Yield the intents to compare with, the newest first; all of them are finished."""
+    """Yield the intents for the comparison, the newest first; all of them are finished."""
     if begun.newest is not None:
         yield from begun.newest
     else:
@@ -300,7 +301,7 @@ def _newest(log: EpochLog, state: State) -> Iterator[_Intent]:
 
 
 class _Seen(Iterator[_Intent]):
-    """Intents of which those are kept that were asked for."""
+    """Iterator over intents that keeps those that it has returned."""
 
     def __init__(self, intents: Iterator[_Intent]) -> None:
         self._intents = intents
@@ -317,11 +318,11 @@ class _Seen(Iterator[_Intent]):
         return self._seen[-1]
 
     def newest(self, participant: Participant[Any], count: int) -> tuple[_Intent, ...] | None:
-        """Return the intents that a later comparison needs; None if older ones may be needed too.
+        """Return the intents for a later comparison; None if older ones may be needed too.
 
         Args:
-            participant: With the targets.
-            count: Of the targets.
+            participant: The participant with the targets.
+            count: The number of targets.
         """
         needed, names = _select_needed(participant, self._seen)
         return needed if self._is_all or len(names) == count else None
@@ -330,7 +331,7 @@ class _Seen(Iterator[_Intent]):
 def _select_needed(
     participant: Participant[Any], intents: Iterable[_Intent]
 ) -> tuple[tuple[_Intent, ...], set[str]]:
-    """Return the newest intent, and those that left something in further targets; and these."""
+    """Return the newest intent and those with data in further targets, and these targets."""
     needed: list[_Intent] = []
     names: set[str] = set()
     for intent in intents:
@@ -342,7 +343,7 @@ def _select_needed(
 
 
 def _check_not_ahead(log: EpochLog, query: str, state: State, record: TargetRecord) -> None:
-    """Compare the number and the digest; marks without a digest have the number alone."""
+    """Compare number and digest, or the number alone if the record has no digest."""
     committed, mark = to_committed_epoch(state), record.mark
     newest = -1 if committed is None else committed.epoch
     if record.generation is not None and record.generation > state.number:
@@ -359,13 +360,13 @@ def _check_not_ahead(log: EpochLog, query: str, state: State, record: TargetReco
 
 
 def _ahead(log: EpochLog, query: str, common: int, seen: str) -> CheckpointMismatch:
-    """Make the error of a log that is an older copy.
+    """Return the error for a log that is an older copy.
 
     Args:
-        log: Of the query.
+        log: The log of the query.
         query: Id of the query that the log belongs to.
         common: The newest epoch that log and target can have in common; -1 for none.
-        seen: What the target has.
+        seen: The newest epoch of the target.
     """
     newest = "no epoch" if common < 0 else f"no epoch after {common}"
     return CheckpointMismatch(

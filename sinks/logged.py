@@ -1,8 +1,8 @@
-"""Sinks whose external system cannot make several things visible in one step.
+"""Sinks whose external system cannot make several pieces of data visible in one step.
 
-Their point of truth is an intent in the epoch log (`krishiv_spark.offsets.epoch_log`). An author
-writes a `Writer` with `stage`, and a `Participant`, which makes an intent visible by pure
-repetition; the writer's `committer` puts it together with the log:
+An epoch is committed when its intent is in the epoch log (`krishiv_spark.offsets.epoch_log`). An
+author writes a `Writer` with `stage`, and a `Participant` that makes the data of an intent visible,
+however often it is repeated; the writer's `committer` combines it with the log:
 
     def committer(self) -> LogCommitter[Piece]:
         return LogCommitter(self.log, FolderParticipant(self.options), streaming=self.streaming)
@@ -41,12 +41,13 @@ _log = logging.getLogger(__name__)
 
 @final
 class LogCommitter(TwoPhaseCommitter[ModelT]):
-    """Commits epochs by a log, in the external system of a participant. Driver.
+    """Committer of epochs by a log, in the external system of a participant. Driver.
 
     Args:
-        log: Opens the epoch log of a query.
-        participant: Of the sink.
-        streaming: Whether epochs follow one another; a batch job's log goes when it is over.
+        log: A function that opens the epoch log of a query.
+        participant: The participant of the sink.
+        streaming: True for a query with a sequence of epochs; the log of a batch job is removed at
+            its end.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         self._streaming = streaming
         self._begun: int | None = None
 
-    # --- planner, and by it the committer: `SupportsGenerations`, `SupportsRecall`
+    # --- planner, and committer through it: `SupportsGenerations`, `SupportsRecall`
 
     def begin(self, epoch: Epoch) -> Ownership[ModelT]:
         """Append the owner entry, finish what an earlier generation published, then clean up."""
@@ -77,11 +78,11 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         return Ownership(state.owner, state.generations, self._decode_salvaged(log, state))
 
     def export_state(self, query: str) -> str:
-        """Return the state of the log, with the own owner entry at its end."""
+        """Return the state of the log, which ends with the own owner entry."""
         return self.log(query).export_state()
 
     def import_state(self, query: str, seen: str) -> None:
-        """Load that state, so that the committer need not read the log from its newest snapshot."""
+        """Load that state, so that the committer does not read the log from its newest snapshot."""
         self.log(query).import_state(seen)
 
     def find_own_generation(self, query: str, number: int) -> Epoch | None:
@@ -95,24 +96,25 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         return Epoch(query, number, state.owner, claim.offsets)
 
     def verify_target(self, query: str) -> None:
-        """Planner, of a query that may be held here, and is not begun then.
+        """Check the target of a query whose epoch is committed already. Planner.
 
         Raises:
-            LogError: If what the log tells of went elsewhere.
+            LogError: If the log's epochs were written to another target.
         """
         log = self.log(query)
         check_target(log, Claim(query=query, target=self.participant.target()), log.state())
 
     def check_owner(self, epoch: Epoch) -> None:
-        """Raise in a fenced driver: at its next epoch it would fence its successor."""
+        """Raise an error in a fenced driver, which would fence its successor at its next epoch."""
         if epoch.generation is not None:
             self.log(epoch.query).check_owner(epoch.generation)
 
     def _begin(
         self, log: EpochLog, claim: Claim, check: Callable[[State], object] | None = None
     ) -> State:
-        # In this order: what is swept is of generations that can publish no more, and that have no
-        # intent which is not finished. Folded last, when all before the own entry is settled.
+        # In this order: the sweep removes data of generations that can no longer publish and have
+        # no unfinished intent. The log is folded last, when everything before the own entry is
+        # settled.
         state, clean = self._acquire(log, claim, check)
         self.participant.sweep(claim.query, state.owner, clean=clean)
         self._finish_orphaned_jobs()
@@ -122,27 +124,27 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
     def _acquire(
         self, log: EpochLog, claim: Claim, check: Callable[[State], object] | None
     ) -> tuple[State, bool]:
-        """Own the log, with its newest intent finished or voided, and known to be so.
+        """Own the log, and finish or void its newest intent so that later readers know it.
 
-        A generation may stage over what an intent named long before. So the log itself has to say
-        that the intent is finished, unless the own entry is right after it and Spark's commits say
-        so later.
+        A generation may overwrite data of a much earlier intent. So the log itself must record that
+        the intent is finished, unless the own entry comes right after it and Spark's commits record
+        it later.
         """
         while True:
             state = log.begin(claim, check)
             if check is not None:
-                note_epoch(log, state.owner)  # the check is made once more if this loop goes on
+                note_epoch(log, state.owner)  # the check is repeated if this loop continues
             try:
                 was_finished = self.roll_forward(log, claim.query, state)
             except LostIntentError as lost:
                 found = (item.model_dump(mode="json") for item in lost.salvaged)
-                # The void now stands after the own entry: an intent needs a new one right before
-                # it.
+                # The void now comes after the own entry: an intent needs a new owner entry right
+                # before it.
                 log.void(state, [*(state.salvaged or []), *found])
                 continue
             right_after = state.intent_number == state.owner - 1
             is_said = (state.finished_intent or 0) >= state.intent_number
-            # Where nobody reads what Spark has committed, the log alone says what is finished.
+            # If Spark's commits cannot be read, only the log shows what is finished.
             if is_said or (right_after and not self._is_unseen(claim)):
                 return state, right_after and was_finished
 
@@ -150,7 +152,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         return self._streaming and claim.offsets is None
 
     def _check(self, log: EpochLog, epoch: Epoch, claim: Claim, state: State) -> None:
-        """Refuse a log that this driver must not take over; nothing has changed yet."""
+        """Refuse a log that this driver must not take over, before any change."""
         if not self._streaming:
             return  # its id is new
         self.participant.check_query(epoch.query)
@@ -171,7 +173,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         check_targets(log, self.participant, query, state, partial(self.decode, log))
 
     def _mark_previous_finished(self, log: EpochLog, epoch: Epoch, state: State) -> None:
-        """Spark plans an epoch when it has written down that the one before is over."""
+        """Mark the previous intent as finished: Spark plans an epoch only after that."""
         if state.committed_epoch is not None and state.committed_epoch < epoch.number:
             log.mark_finished(state)
 
@@ -183,8 +185,8 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
     def _finish_orphaned_jobs(self) -> None:
         """Finish jobs whose driver died after its intent; their logs are left to `vacuum`.
 
-        A job that is alive finishes at the same time, which does no harm. One that cannot be
-        finished must not stop this driver.
+        A running job finishes at the same time, which is harmless. A job that cannot be finished
+        must not stop this driver.
         """
         for job in self.participant.orphaned_jobs():
             try:
@@ -206,13 +208,16 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         return to_committed_epoch(state)
 
     def publish(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
-        """Log the intent, then finish it. From the intent on the epoch is true, after any crash."""
+        """Log the intent, then finish it.
+
+        From the intent on the epoch is committed, even after a crash.
+        """
         if epoch.generation is None:
             raise SinkError(f"epoch {epoch.number} of query {epoch.query} was never started")
         log = self.log(epoch.query)
         if not self._streaming:
-            # Since the plan, another job may have died after its intent: who overwrites takes away
-            # what that one has published, or its rows would come back with the next writer.
+            # Since the plan, another job may have died after its intent: a job that overwrites must
+            # remove the rows of that job too, or they would appear with the next writer.
             self._finish_orphaned_jobs()
         whole, state = self._intend(log, epoch, epoch.generation, staged)
         self.participant.finish(epoch, whole)
@@ -223,21 +228,21 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
     def _intend(
         self, log: EpochLog, epoch: Epoch, generation: int, staged: Sequence[ModelT]
     ) -> tuple[Sequence[ModelT], State]:
-        """Prepare the epoch, and make it true. What no intent names shall not be left behind.
+        """Prepare the epoch and append its intent. Staged data without an intent is removed.
 
         Raises:
-            Fenced: If another driver has taken over, whatever it was that failed because of it.
+            Fenced: If another driver has taken over, whichever step failed because of it.
             CommitRejected: As `Participant.prepare` and `EpochLog.intend`.
         """
         try:
-            # The void of an epoch comes before the owner entry of whoever stages it again, so a
-            # look that is as old as that entry has seen it.
+            # The void of an epoch precedes the owner entry of the driver that stages it again, so a
+            # state that is as old as that entry contains it.
             found = self._decode_salvaged(log, log.cached_state(generation))
             salvaged = () if found is None or found.epoch != epoch.number else found.staged
             whole = self.participant.prepare(epoch, staged, salvaged)
             dumped = [item.model_dump(mode="json") for item in whole]
             return whole, log.intend(generation, epoch.number, dumped, epoch.offsets)
-        # No other error: after one the intent may be there, and what it names must not be touched.
+        # No other error: after one the intent may exist, and its data must not be touched.
         except (CommitRejected, Fenced):
             self._discard_refused(epoch, staged)
             log.check_owner(generation)
@@ -255,13 +260,13 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         self.participant.discard(staged)
 
     def abandon(self, epoch: Epoch) -> None:
-        """Remove what failed attempts have left, and all of a batch job that failed."""
+        """Remove data of failed attempts, and everything of a failed batch job."""
         self.participant.abandon(epoch)
         if not self._streaming:
             self._forget(epoch.query)
 
     def _forget_done(self, query: str) -> None:
-        """Remove a job that has succeeded: an error here would make Spark run it again."""
+        """Remove a completed job without errors, which would make Spark run it again."""
         try:
             self._forget(query)
         except Exception as error:  # noqa: BLE001  nobody needs what is left
@@ -270,7 +275,8 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
 
     def _forget(self, query: str) -> None:
         """Remove the records of a completed batch job, whose epoch is never asked for again."""
-        # The log first: what the participant keeps says where it is, if this dies in between.
+        # The log first: the participant's data contains its location, if the process dies in
+        # between.
         self.log(query).destroy()
         self.participant.forget(query)
 
@@ -288,16 +294,16 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         Args:
             query: Id of the query.
             is_over: Returns True for an epoch that Spark has logged as committed.
-            takes_back: Whether later epochs are taken out of the target next, as far as it has
-                them: then it may be ahead of the log, or behind it.
+            takes_back: True if later epochs are removed from the target next: then it may be ahead
+                of the log, or behind it.
 
         Raises:
-            LogError: If the epochs in the log went elsewhere.
+            LogError: If the epochs in the log were written to another target.
             CheckpointMismatch: If the log or the target is an older copy.
-            CommitUnknown: If what became of the intent cannot be found out.
+            CommitUnknown: If the outcome of the intent is not known.
         """
         log = self.log(query)
-        # Elsewhere nothing is staged, which looks as if all had been made visible.
+        # In another target nothing is staged, which looks as if everything had been made visible.
         given = Claim(query=query, target=self.participant.target())
 
         def check(state: State) -> None:
@@ -309,27 +315,30 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
 
         claim = operators_claim(query, log.state())
         self._begin(log, claim, check)
-        # That the intent is finished only this process knows, whose next entry says it: an operator
-        # goes on with 'adopt', and must not take for aborted what is visible.
+        # Only this process knows that the intent is finished, and its next entry records it: an
+        # operator continues with 'adopt', and must not treat visible data as aborted.
         log.begin(claim, check)
 
     def unfinished(self, query: str) -> tuple[int | None, Sequence[ModelT]]:
-        """Return the newest epoch, and its intent's values if that may be unfinished. Operator."""
+        """Return the newest epoch, and the values of its intent if it may be unfinished.
+
+        Operator.
+        """
         log = self.log(query)
         state = log.state()
         if state.intent is None or log.is_finished(state):
             return state.committed_epoch, ()
         return state.committed_epoch, self.decode(log, state.intent.staged)
 
-    # --- anybody
+    # --- any role
 
     def roll_forward(self, log: EpochLog, query: str, state: State) -> bool:
-        """Finish the newest intent of a state. Anybody, any number of times, even side by side.
+        """Finish the newest intent of a state. Any role; repeatedly, and even at the same time.
 
         Args:
-            log: Of any query that writes into the same target.
-            query: Whose log it is.
-            state: What it says.
+            log: The log of any query that writes to the same target.
+            query: The query that owns the log.
+            state: The state of the log.
 
         Returns:
             True if there was nothing left to do.
@@ -344,7 +353,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         return was_finished
 
     def decode(self, log: EpochLog, staged: Sequence[object]) -> tuple[ModelT, ...]:
-        """Return what `stage` returned, from the JSON of an entry of a log.
+        """Return the values of `stage` from the JSON in an entry of a log.
 
         Raises:
             LogError: If it is damaged, or names something outside of the target, such as

@@ -1,4 +1,4 @@
-"""The part of a sink over an epoch log that its author writes; `LogCommitter` does the rest."""
+"""Base class of writers over an epoch log; `LogCommitter` provides the committer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["LogView", "LoggedWriter"]
 
 @dataclass(frozen=True)
 class LogView:
-    """The log of a sink that a participant belongs to. Driver.
+    """Access of a participant to the log of its sink. Driver.
 
     Attributes:
-        location: Path or URL of a query's log.
-        storage: How its store is reached.
-        route: The part of each epoch that is the participant's; None if all of it is. Queries have
-            the names of their parts then (`krishiv_spark.offsets.planned`).
+        location: A function that returns the path or URL of a query's log.
+        storage: Access to the log's store.
+        route: The route whose part of each epoch the participant receives; None for all of it.
+            Queries then have the ids of their parts (`krishiv_spark.offsets.planned`).
     """
 
     location: Callable[[str], str]
@@ -51,33 +51,33 @@ PlanT = TypeVar("PlanT", default=None)
 
 
 class LoggedWriter(Writer[ModelT, PlanT]):
-    """A sink whose epochs are true when their intent is in its log (`EpochLog.intend`).
+    """A sink whose epochs are committed when their intent is in its log (`EpochLog.intend`).
 
-    It has a log of its own, or is one of several in a ``krishiv-fanout``, which has one for all of
-    them. So it asks nothing of a log but what `LogView` shows.
+    It has its own log, or is a route of a ``krishiv-fanout``, which has one log for all routes. So
+    it uses a log only through `LogView`.
     """
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
 
     @abstractmethod
     def participant(self, view: LogView) -> Participant[ModelT]:
-        """Driver: who makes epochs visible. No I/O.
+        """Return the participant that makes epochs visible. Driver; no I/O.
 
         Args:
-            view: Of the log that the epochs are in.
+            view: Access to the log of the epochs.
         """
 
     @abstractmethod
     def log_location(self, query: str) -> str:
-        """Driver: path or URL of a query's log, where the sink has one of its own.
+        """Return the path or URL of a query's log, for a sink with its own log. Driver.
 
         Raises:
-            OptionError: If the options name no place for it.
+            OptionError: If the options specify no location for it.
         """
 
     @final
     def committer(self) -> LogCommitter[ModelT]:
-        """Driver: the log of the query, and the external system."""
+        """Return the committer, from the log of the query and the external system. Driver."""
         # Options of sinks that reach stores have it (`StorageOptions`).
         storage: Storage = getattr(self.options, "storage", ENVIRONMENT)
         view = LogView(self.log_location, storage)

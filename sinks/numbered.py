@@ -1,14 +1,14 @@
-"""Batch jobs that users number, so that a repeated one is recognized: in ``foreachBatch``, say.
+"""Batch jobs that users number, so that a repeated one is recognized, as in ``foreachBatch``.
 
-Such a job is an epoch of its name, as the epochs of a stream are of its query: it has a committed
-epoch in its target and, where there is an epoch log, an intent.
+Such a job is an epoch of its name, like the epochs of a streaming query: its target records it, and
+it has an intent if the sink has an epoch log.
 
 A numbered batch has no offsets, and a function of ``foreachBatch`` may skip an output in any batch.
 So the newest batch in a target does not show whether the batches after it were skipped, or were
-lost with an older copy of the target. A record in the checkpoint around it shows it. It is one file
-for each name and target, which the committer replaces after each commit, and a planner reads once
-for each start of the query. Each number in it is that of a batch that was committed. A number that
-is missing, or a record that is lost or damaged, is no error: less is noticed without it.
+lost with an older copy of the target. A record in the checkpoint of the surrounding query shows it.
+It is one file for each name and target, which the committer replaces after each commit, and which a
+planner reads once for each start of the query. Each number in it belongs to a committed batch. A
+missing number, or a lost or damaged record, is no error: fewer losses are then detected.
 """
 
 from __future__ import annotations
@@ -62,12 +62,13 @@ class JobNumber:
     """The name and number that a user gives a batch job.
 
     Attributes:
-        name: Of the series of jobs.
-        number: Of this one; later ones have higher numbers.
-        repeats: Which numbers may come again: any that is not higher, or only the newest.
-        compares: Whether the rows of a job that comes again are compared with those before.
-        rows: What is compared instead: count and checksum of what the rows were computed from.
-        writer: Spark's id of the query that writes, where the name is another one.
+        name: Name of the series of jobs.
+        number: Number of this job; later ones have higher numbers.
+        repeats: The numbers that may be repeated: any that is not higher, or only the newest.
+        compares: True if the rows of a repeated job are compared with the earlier ones.
+        rows: Count and checksum of the rows that the job's rows were computed from, which are
+            compared instead.
+        writer: Spark's id of the writing query, if the name is another one.
         replaces: Spark's id of the query whose batches of the name this one continues.
     """
 
@@ -81,7 +82,7 @@ class JobNumber:
 
     @property
     def offsets(self) -> PlannedOffsets | None:
-        """The digest that distinguishes the job from another one of its number, unless rows do."""
+        """Plan that distinguishes the job from another one of its number, if rows do not."""
         if self.rows is None or not self.compares:
             return (
                 None if self.writer is None else PlannedOffsets.of_writer(self.number, self.writer)
@@ -90,7 +91,7 @@ class JobNumber:
         return self.offsets_of(int(rows), int(checksum, 16))
 
     def offsets_of(self, rows: int, checksum: int) -> PlannedOffsets:
-        """Return what tells the job from another one of its number, by the rows that it has."""
+        """Return the plan that distinguishes the job from another one of its number by its rows."""
         return PlannedOffsets.of_rows(self.number, rows, checksum, writer=self.writer)
 
 
@@ -143,7 +144,7 @@ class NumberedJobOptions(Options):
 
     @property
     def job(self) -> JobNumber | None:
-        """The number of the batch job, if it has one."""
+        """Number of the batch job, if it has one."""
         if self.txn_app_id is None or self.txn_version is None:
             return None
         return JobNumber(
@@ -156,10 +157,10 @@ class NumberedJobOptions(Options):
         )
 
     def target_text(self) -> str:
-        """Return a text that tells the target of these options from another target.
+        """Return a text that distinguishes the target of these options from others.
 
         It is the same for each batch, and contains no secret. By default it is the option `path`;
-        for options without one, all texts among the fields of the connector's own.
+        without such an option, it consists of all texts among the connector's own fields.
         """
         if "path" in type(self).model_fields:
             return str(getattr(self, "path", None) or "").rstrip("/")
@@ -169,7 +170,7 @@ class NumberedJobOptions(Options):
 
 
 def number_of_job(options: object) -> JobNumber | None:
-    """Return the number in the options of a batch job; None if the sink or the user has none."""
+    """Return the number in the options of a batch job; None if there is none."""
     return options.job if isinstance(options, NumberedJobOptions) else None
 
 
@@ -177,11 +178,11 @@ def is_done(job: JobNumber, mark: CommittedEpoch | None) -> bool:
     """Return True if a sink has committed a batch job or a later one. Any process.
 
     Args:
-        job: As the user numbers it now.
-        mark: The newest that the sink holds of its name.
+        job: The job, with the user's number.
+        mark: The newest committed job of its name in the sink.
 
     Raises:
-        CheckpointMismatch: If it holds a later one, and only the newest may come again.
+        CheckpointMismatch: If the sink contains a later one, and only the newest may be repeated.
     """
     if mark is None or mark.epoch < job.number:
         return False
@@ -200,8 +201,8 @@ def check_writer(job: JobNumber, mark: CommittedEpoch | None) -> None:
     """Refuse a batch of a name under which another query has written. Anywhere.
 
     Args:
-        job: As the user numbers it now.
-        mark: The newest that the sink holds of its name.
+        job: The job, with the user's number.
+        mark: The newest committed job of its name in the sink.
 
     Raises:
         CheckpointMismatch: If Spark's ids of both queries are known and differ, and the job does
@@ -223,7 +224,7 @@ def check_writer(job: JobNumber, mark: CommittedEpoch | None) -> None:
 
 
 def check_same(epoch: Epoch, mark: CommittedEpoch) -> None:
-    """Refuse a batch whose rows are not those that the sink holds under its number.
+    """Refuse a batch whose rows differ from those in the sink under its number.
 
     Raises:
         BatchMismatch: If both are known and differ.
@@ -251,10 +252,10 @@ RECORD_SUFFIX = ".batch.json"
 """The end of a record's name in the checkpoint's folder `krishiv`. No id contains a dot."""
 
 _REST_S = 600.0
-"""Pause after a failed attempt to store a record: each may take seconds, and is logged."""
+"""Pause after a failed attempt to store a record: each attempt may take seconds, and is logged."""
 
 _MOST_BATCHES = 100
-"""Numbers in a record. Spark keeps the offsets of as many batches, so none is repeated from before
+"""Numbers in a record. Spark keeps the offsets of as many batches, so it repeats no earlier one
 (``spark.sql.streaming.minBatchesToRetain``)."""
 
 _NO_BATCH = -1
@@ -264,7 +265,7 @@ class _Committed(Value):
     """The content of a record.
 
     Attributes:
-        batches: Numbers of batches that were committed, the newest as the last one.
+        batches: Numbers of committed batches, ending with the newest.
     """
 
     v: int = 1
@@ -272,7 +273,7 @@ class _Committed(Value):
 
     @property
     def text(self) -> bytes:
-        """The content of the file."""
+        """Content of the file."""
         return f"{canonical_json(self.model_dump(mode='json'))}\n".encode()
 
 
@@ -281,11 +282,11 @@ class BatchRecord:
     """The record of one name and target. Driver: planner and committer.
 
     Attributes:
-        checkpoint: Of the query around ``foreachBatch``.
+        checkpoint: The checkpoint of the query around ``foreachBatch``.
         name: `JobNumber.name`.
-        target: Text that tells the target from another one.
-        run: Text that is another one for each start of the query; None if it is not known.
-        may_be_empty: Whether a target without any mark is accepted, with a warning.
+        target: A text that distinguishes the target from others.
+        run: A text that differs for each start of the query; None if it is not known.
+        may_be_empty: True if a target without any committed batch is accepted, with a warning.
     """
 
     checkpoint: SparkCheckpoint
@@ -317,13 +318,13 @@ class BatchRecord:
         return f"{self.name}.{sha256(self.target.encode()).hexdigest()[:12]}{RECORD_SUFFIX}"
 
     def check(self, job: JobNumber, mark: CommittedEpoch | None) -> tuple[int, ...]:
-        """Refuse a target that lacks a batch which was committed into it. Planner.
+        """Refuse a target that lacks a batch that was committed to it. Planner.
 
-        A record that cannot be read is logged, and nothing is refused by it.
+        If the record cannot be read, that is logged, and nothing is refused.
 
         Args:
             job: The batch that begins.
-            mark: The newest batch of its name in the target.
+            mark: The newest committed batch of its name in the target.
 
         Returns:
             The batches that are known to be in the target, for `note`.
@@ -334,8 +335,7 @@ class BatchRecord:
         committed = _NO_BATCH if mark is None else mark.epoch
         known = None if self.run is None else _known.get(self)
         if known is None or _lacks(known, job.number, committed):
-            # A record that was removed on purpose, or taken back with the checkpoint, is read
-            # again.
+            # A record that was removed on purpose, or rewound with the checkpoint, is read again.
             found = self._read()
             if _lacks(found, job.number, committed):
                 self._report_missing(_before(found, job.number)[-1], job, mark)
@@ -346,10 +346,11 @@ class BatchRecord:
         return batches
 
     def _drop_later(self, found: tuple[int, ...], committed: int) -> tuple[int, ...]:
-        """Remove batches from the record that the target lacks and that Spark is going to repeat.
+        """Remove batches from the record that the target lacks and that Spark will repeat.
 
-        The target went back together with Spark's files, and the record did not. A batch that has
-        no rows when it is repeated would leave its number there, which refused a later batch.
+        The target was restored together with Spark's files, but the record was not. If a repeated
+        batch has no rows, its number would remain in the record and cause a later batch to be
+        refused.
         """
         kept = tuple(number for number in found if number <= committed)
         if kept != found:
@@ -359,12 +360,12 @@ class BatchRecord:
     def note(self, batch: int, others: Iterable[int]) -> None:
         """Record that a batch is in the target. Committer, before Spark records its end.
 
-        A failure is logged, and the query goes on: the record then names an older batch, which is
-        true as well.
+        A failure is logged, and the query continues: the record then has an older batch, which is
+        correct too.
 
         Args:
             batch: The newest batch of the name in the target.
-            others: That `check` has returned.
+            others: The return value of `check`.
         """
         batches = _join(_before(others, batch), batch)
         _known.put(self, batches)
@@ -392,8 +393,8 @@ class BatchRecord:
     def _read(self) -> tuple[int, ...]:
         """Return the recorded batches; none if there is no record that can be read.
 
-        It may have been damaged by a power cut, or be in a store that is reached by other settings
-        than those of the target: a query that has lost nothing goes on.
+        A power cut may have damaged it, or its store may need other settings than the target's: a
+        query that has lost nothing continues.
         """
         try:
             text = self.checkpoint.folder(KRISHIV).read(self.file)
@@ -441,13 +442,13 @@ class BatchRecord:
 
 
 def records_at(checkpoint: SparkCheckpoint, batch: int) -> Mapping[str, bytes | None]:
-    """Return the records that change when a checkpoint goes back to a batch. Operator.
+    """Return the records that change when a checkpoint is rewound to a batch. Operator.
 
-    They lose later batches: Spark is going to repeat these. Earlier ones stay, which a target that
-    was restored from an older copy may lack.
+    They lose later batches, which Spark will repeat. Earlier ones are kept, since a target that was
+    restored from an older copy may lack them.
 
     Returns:
-        By path relative to the checkpoint the new content; None for a record that is removed.
+        The new content by path relative to the checkpoint; None for a record to be removed.
 
     Raises:
         StorageError: If the folder cannot be read.
@@ -460,7 +461,7 @@ def records_at(checkpoint: SparkCheckpoint, batch: int) -> Mapping[str, bytes | 
 
 
 def _until(text: bytes, batch: int) -> bytes | None:
-    """Return a record without the batches after one; None if none is left, or it is damaged."""
+    """Return a record without the batches after one; None if it has no others, or is damaged."""
     try:
         found = _Committed.model_validate_json(text).batches
     except ValueError:
@@ -476,7 +477,7 @@ def _before(batches: Iterable[int], number: int) -> tuple[int, ...]:
 
 
 def _join(batches: Iterable[int], newest: int) -> tuple[int, ...]:
-    """Return batches with one more, the newest as the last one."""
+    """Return batches with another one, ending with the newest."""
     some = {*batches, newest} - {_NO_BATCH}
     return tuple(sorted(some)[-_MOST_BATCHES:])
 
@@ -484,13 +485,13 @@ def _join(batches: Iterable[int], newest: int) -> tuple[int, ...]:
 def _lacks(batches: Iterable[int], number: int, committed: int) -> bool:
     """Return True if a target up to `committed` lacks a batch that was committed before `number`.
 
-    A batch that Spark repeats is written again: then the one before it has to be there.
+    A batch that Spark repeats is written again; then the target must contain the previous one.
     """
     return max(_before(batches, number), default=_NO_BATCH) > committed
 
 
 def _again(mark: CommittedEpoch | None) -> str:
-    """Return the way on that has the missing batches written again."""
+    """Return the advice by which the missing batches are written again."""
     if mark is None:
         return ""
     return (
@@ -501,8 +502,8 @@ def _again(mark: CommittedEpoch | None) -> str:
 
 
 _known: LruCache[BatchRecord, tuple[int, ...]] = LruCache(256)
-"""By record, the newest batches that this process knows to be in the target, since it has read the
-record in this run of the query."""
+"""By record, the newest batches in the target, as far as this process knows from the record and
+this run of the query."""
 
 _next_write_s: LruCache[BatchRecord, float] = LruCache(256)
-"""By record that could not be stored, when that is tried again."""
+"""By record that could not be stored, the time of the next attempt."""

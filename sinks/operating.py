@@ -1,4 +1,4 @@
-"""The decisions of operators where a log and its target do not suffice: ``krishiv-spark log``."""
+"""Decisions of operators for which a log and its target do not suffice: ``krishiv-spark log``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Operator"]
 
 
 class Operator:
-    """One query's sink and log, in the hands of a person. No driver may run meanwhile.
+    """The sink and the log of a query, for commands of an operator. No driver may run meanwhile.
 
-    One that does is fenced, and fails.
+    A running driver is fenced and fails.
 
     Args:
-        committer: The sink's, made from the options of the query.
+        committer: The committer of the sink, from the options of the query.
         query: Id of the query.
-        checkpoint: Its checkpoint; None where nobody but Spark can read it.
+        checkpoint: The checkpoint of the query; None if only Spark can read it.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Operator:
         self._checkpoint = checkpoint
         self._log: EpochLog = committer.log(query)
 
-    # --- what is
+    # --- present state
 
     def lines(self) -> list[str]:
         """Return the content of the log and the checkpoint, one entry per line."""
@@ -69,16 +69,16 @@ class Operator:
         epoch = state.intent.epoch
         return self._is_over(epoch) or self._was_over(epoch)
 
-    # --- what can be done
+    # --- actions
 
     def resolve(self) -> None:
-        """Do what the next driver would do: finish the newest intent, or void it, and sweep.
+        """Finish or void the newest intent and sweep, as the next driver would.
 
         Raises:
             OptionError: If there is no log.
-            LogError: If its epochs went to another target than the options name.
+            LogError: If its epochs were written to another target than that of the options.
             CheckpointMismatch: If the log or the target is an older copy.
-            CommitUnknown: If what became of the intent cannot be found out; see `force_outcome`.
+            CommitUnknown: If the outcome of the intent is not known; see `force_outcome`.
         """
         if self._log.state().number == 0:
             raise OptionError(
@@ -89,16 +89,16 @@ class Operator:
         self._committer.resolve(self._query, self._is_over)
 
     def force_outcome(self, *, committed: bool) -> None:
-        """Settle the newest intent by decree.
+        """Decide the outcome of the newest intent.
 
         Args:
-            committed: Its epoch counts as published: rows that are not visible are lost. Otherwise
-                it is staged again: rows that are visible, and cannot be taken back, appear twice.
-                Where the checkpoint is not read, look first whether Spark has ``commits/<epoch>``.
+            committed: True if its epoch counts as published: rows that are not visible are lost.
+                Otherwise it is staged again: visible rows that cannot be removed appear twice. If
+                the checkpoint is not read, check first whether Spark has ``commits/<epoch>``.
 
         Raises:
-            OptionError: If there is nothing to settle, or if Spark has written down that the epoch
-                is over, so that it would never be staged again.
+            OptionError: If there is no intent to decide, or if Spark has recorded the epoch as
+                committed, so that it would never be staged again.
         """
         state = self._open_state()
         # Spark replays the epoch that is not in `commits/`, and never one that is.
@@ -116,7 +116,7 @@ class Operator:
         self._participant.force_outcome(epoch, staged, committed=committed)
         if committed:
             self._log.mark_finished(taken)
-            self._log.begin(operators_claim(self._query, taken))  # its entry says that it is
+            self._log.begin(operators_claim(self._query, taken))  # its entry records that
         else:
             self._log.void(taken)
 
@@ -132,31 +132,31 @@ class Operator:
         return self._checkpoint.is_committed(epoch)
 
     def _was_over(self, epoch: int) -> bool:
-        """Return True if the epoch was over before the checkpoint was rewound."""
+        """Return True if the epoch was committed before the checkpoint was rewound."""
         return self._checkpoint is not None and self._checkpoint.was_committed(epoch)
 
     def adopt(self, newest: str | None) -> PlannedOffsets | None:
-        """Begin the log anew for the checkpoint as it is.
+        """Start a new log for the present state of the checkpoint.
 
         Args:
-            newest: What became of the epoch that the checkpoint has planned last, if Spark has not
-                written down that it is over: "published" or "unpublished".
+            newest: The outcome of the last planned epoch, if Spark has not recorded it as
+                committed: "published" or "unpublished".
 
         Returns:
-            What the log says from now on is the newest that the target holds.
+            The newest epoch of the target by the new log.
 
         Raises:
-            OptionError: If it is not known what became of the newest epoch, or if the checkpoint
-                is not read.
-            LogError: If the log has an intent that may not be finished, or if the target cannot
-                hold two epochs with one number.
+            OptionError: If the outcome of the newest epoch is not known, or if the checkpoint is
+                not read.
+            LogError: If the log has an intent that may be unfinished, or if the target cannot
+                contain two epochs with one number.
         """
         state = self._log.state()
         planned = self.adopted(newest)
         claim = Claim(query=self._query, offsets=planned, target=self._participant.target())
-        # If this dies in between, the log is as it was for whoever comes next.
+        # If the process dies in between, the log has the same state as before.
         taken = self._take_over(state)
-        # What the target records of a log before this one is no newer epoch of this one.
+        # An epoch that the target records from an earlier log is no newer epoch of this one.
         self._participant.sweep(self._query, taken.owner, clean=False)
         self._log.adopt(taken, claim)
         if self._checkpoint is not None:
@@ -168,7 +168,7 @@ class Operator:
 
         Raises:
             LogError: If a driver has appended an entry since the state was read: its intent must
-                be neither dropped nor taken for the one that the operator has read about.
+                neither be dropped nor be confused with the one that the operator has seen.
         """
         taken = self._log.begin(operators_claim(self._query, state))
         if taken.number != state.number + 1:
@@ -179,7 +179,7 @@ class Operator:
         return taken
 
     def adopted(self, newest: str | None) -> PlannedOffsets | None:
-        """Return the same as `adopt` without changing anything; raises likewise."""
+        """Return the result of `adopt` without a change, or raise its errors."""
         self._check_no_open_intent()
         planned = self._newest_held(newest)
         self._participant.verify_adoption(self._query, -1 if planned is None else planned.epoch)
@@ -198,7 +198,7 @@ class Operator:
             )
 
     def _check_rows(self, planned: PlannedOffsets) -> None:
-        """Refuse an epoch of which a target records that it has other rows."""
+        """Refuse an epoch for which a target records other rows."""
         for record in self._participant.records(self._query):
             mark = record.mark
             if mark is None or mark.epoch != planned.epoch:

@@ -25,13 +25,13 @@ __all__ = [
 ]
 
 
-# Where a pipeline has the checkpoints of a flow; each full refresh begins the next one
+# A pipeline has the checkpoints of a flow in this form; each full refresh begins the next one
 # (``FlowSystemMetadata.flowCheckpointsDirOpt``, ``SystemMetadata.getLatestCheckpointDir``).
 _VERSION = re.compile(r"(?P<flow>.*/_checkpoints/.+)/(?P<version>[0-9]{1,9})/?")
 
 
 class RefreshOptions(Options):
-    """Options of a sink that flows of pipelines write to.
+    """Options of a sink that a pipeline's flows write to.
 
     Attributes:
         full_refresh: Number of the one full refresh that may write all rows again.
@@ -46,17 +46,18 @@ class RefreshOptions(Options):
 
 
 def check_full_refresh(checkpoint: SparkCheckpoint, options: object) -> None:
-    """Refuse the first epoch of a flow that has written its rows before, from another checkpoint.
+    """Refuse the first epoch of a flow that has written its rows from another checkpoint before.
 
     Spark empties the tables of a pipeline before a full refresh, but no sink.
 
     Args:
-        checkpoint: Of the query, which is at its first epoch.
-        options: Of the sink; if they cannot allow a refresh, none is refused.
+        checkpoint: The checkpoint of the query, which is at its first epoch.
+        options: The options of the sink; if they cannot allow a refresh, none is refused.
 
     Raises:
-        CheckpointMismatch: If it is the checkpoint of a full refresh that the options do not name.
-        StorageError: If earlier checkpoints cannot be looked for.
+        CheckpointMismatch: If it is the checkpoint of a full refresh that the options do not
+            specify.
+        StorageError: If the search for earlier checkpoints fails.
     """
     match = _VERSION.fullmatch(checkpoint.location)
     if match is None or not isinstance(options, RefreshOptions):
@@ -74,7 +75,7 @@ def check_full_refresh(checkpoint: SparkCheckpoint, options: object) -> None:
 
 
 def _has_begun(checkpoint: SparkCheckpoint, flow: str, version: int) -> bool:
-    """Return True if an earlier checkpoint of the flow planned an epoch, which may be committed."""
+    """Return True if an earlier checkpoint of the flow has planned an epoch."""
     earlier = (SparkCheckpoint(f"{flow}/{n}", checkpoint.storage) for n in range(version))
     return any(each.has_offsets() for each in earlier)
 
@@ -84,7 +85,7 @@ class CheckpointOptions(StorageOptions, NumberedJobOptions, RefreshOptions):
 
     Attributes:
         checkpoint_location: Path or URL of Spark's folder.
-        query_id: What the query is called where its checkpoint cannot be read; then it is not.
+        query_id: Name of the query if its checkpoint cannot be read. It is then not read.
     """
 
     checkpoint_location: str | None = Field(
@@ -98,7 +99,7 @@ class CheckpointOptions(StorageOptions, NumberedJobOptions, RefreshOptions):
     )
 
     def checkpoint_of_epochs(self) -> SparkCheckpoint | None:
-        """Spark's folder, if its numbers are those of the epochs: those of jobs are the user's."""
+        """Return Spark's folder if its numbers are those of the epochs, as for streams."""
         return None if self.job is not None else SparkCheckpoint.of(self)
 
 
@@ -111,8 +112,8 @@ class LogPlaceOptions(CheckpointOptions):
     """Options of a sink whose epoch log is in the checkpoint.
 
     Attributes:
-        checkpoint_location: Spark's; the epoch log lies in it.
-        epoch_log: Another place for the log.
+        checkpoint_location: Spark's checkpoint, which contains the epoch log.
+        epoch_log: Another location of the log.
     """
 
     checkpoint_location: str | None = Field(
@@ -126,7 +127,7 @@ class LogPlaceOptions(CheckpointOptions):
     )
 
     def target_text(self) -> str:
-        """See `NumberedJobOptions`; the log itself refuses another target."""
+        """Return the text for `NumberedJobOptions`; the log itself refuses another target."""
         return self.epoch_log or ""
 
 
@@ -135,17 +136,18 @@ def log_in_checkpoint(
 ) -> str:
     """Return the location of a query's epoch log: the option ``epochLog``, or its checkpoint.
 
-    A batch job has none, whatever its options say: its log serves the driver's own processes, and
-    goes with the driver; unless it has a number, by which it may come again.
+    A batch job without a number always has a local log, which is used only by the driver's own
+    processes and removed with the driver. A numbered job may be repeated, so it needs one of these
+    locations.
 
     Args:
-        options: Of the sink.
+        options: The options of the sink.
         format_name: Its name, for the message.
         query: Id of the query.
-        streaming: Whether epochs follow one another.
+        streaming: True for a query with a sequence of epochs.
 
     Raises:
-        OptionError: If neither option is given, and what is to come again would not be known.
+        OptionError: If neither option is set, and a repeated epoch would not be recognized.
     """
     if options.epoch_log is not None:
         return f"{options.epoch_log.rstrip('/')}/{query}"

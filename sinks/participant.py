@@ -1,8 +1,8 @@
-"""The contract between the epoch log and a sink whose things become visible one by one.
+"""The contract between the epoch log and a sink whose data becomes visible piece by piece.
 
 The calls go one way: lifecycle, `krishiv_spark.sinks.logged.LogCommitter`, participant. A
-participant knows the external system, and nothing of the protocol: all that it may know of the log
-is in its arguments.
+participant knows the external system and not the protocol; everything that it needs of the log is
+in its arguments.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Replay:
-    """A query whose epochs from one on are processed again. It does not run.
+    """A query whose epochs are processed again, from one on. It does not run now.
 
     Attributes:
         checkpoint: Path or URL of its checkpoint, for messages.
-        query: Its id; of a route, that of the part that goes there.
-        name: Of this replay. Folders that keep what is taken back have it; a second run of a
-            replay that died has the same.
-        before: The offsets that Spark had planned for the last epoch that stays.
+        query: Its id; for a route, the id of the part that is written there.
+        name: Name of this replay, which folders with the removed data contain. A second run of a
+            replay that died has the same name.
+        before: Spark's planned offsets of the last epoch that is kept.
     """
 
     checkpoint: str
@@ -49,16 +49,16 @@ class Replay:
 
     @property
     def first(self) -> int:
-        """The first epoch that is processed again."""
+        """First epoch that is processed again."""
         return self.before.epoch + 1
 
     def of_route(self, route: str) -> Replay:
-        """Return the same for the part of each epoch that goes one route."""
+        """Return the replay of the part of each epoch that one route receives."""
         return replace(self, query=part_of_query(self.query, route))
 
 
 def kafka_cannot(checkpoint: str, first: int) -> str:
-    """Return why a topic cannot go back, and the two ways on, for an error.
+    """Return the text of an error: a topic cannot go back, and there are two ways to continue.
 
     Args:
         checkpoint: Path or URL of the query's checkpoint.
@@ -83,11 +83,11 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 class LostIntentError(CommitRejected):
     """Staged data that an intent names was lost, wholly or in part, before it became visible.
 
-    Raised by `Participant.finish`; the next driver voids the intent, and its epoch is staged
-    again without what is salvaged.
+    Raised by `Participant.finish`; the next driver voids the intent, and its epoch is staged again
+    without the salvaged part.
 
     Args:
-        text: What is gone, why, and what to do; users see it.
+        text: Text for users: the lost data, the cause, and advice.
         salvaged: Those of the staged values that are visible, as pydantic models.
     """
 
@@ -100,16 +100,16 @@ class LostIntentError(CommitRejected):
 
 
 class LoggedJob(Protocol):
-    """A job whose intent anybody may finish, in the target that both write into."""
+    """A job whose intent any driver may finish, in the target that both write to."""
 
     @property
     def query(self) -> str:
-        """Its id."""
+        """Id of the job."""
         ...
 
     @property
     def log(self) -> EpochLog:
-        """Its log; opened here, which may fail."""
+        """Epoch log of the job. The access opens it, which may fail."""
         ...
 
 
@@ -131,10 +131,10 @@ class Participant(ABC, Generic[ModelT]):
     """The external system of a sink over an epoch log. Driver: planner, committer or operator.
 
     Attributes:
-        staged_type: What tasks stage, a pydantic model: intents keep it as JSON.
-        may_lose: Whether `finish` may raise `LostIntentError`.
-        salvages: Whether the rest of an epoch can be staged again of which a part is visible: then
-            `Writer.plan` is told that part, by `Ownership.salvaged`.
+        staged_type: The pydantic model that tasks stage; intents contain it as JSON.
+        may_lose: True if `finish` may raise `LostIntentError`.
+        salvages: True if the rest of an epoch can be staged again when a part is visible.
+            `Writer.plan` then receives that part in `Ownership.salvaged`.
     """
 
     staged_type: type[ModelT]
@@ -142,10 +142,10 @@ class Participant(ABC, Generic[ModelT]):
     salvages: ClassVar[bool] = False
 
     def load(self, text: str) -> ModelT:
-        """Return a staged value from the JSON that an entry of the log holds. Driver.
+        """Return a staged value from the JSON in an entry of the log. Driver.
 
-        Give `staged_type` fields of the types `FileName` and `NameWithin` where it names files: an
-        entry may have been written by another user, and is refused if it names something else.
+        Fields of `staged_type` with file names should have the types `FileName` and `NameWithin`:
+        another user may have written the entry, and other names are then refused.
 
         Raises:
             ValueError: If it is damaged.
@@ -157,18 +157,18 @@ class Participant(ABC, Generic[ModelT]):
     def prepare(
         self, epoch: Epoch, staged: Sequence[ModelT], salvaged: Sequence[ModelT]
     ) -> Sequence[ModelT]:
-        """Last step before the intent: what must be durable before the epoch is true. Committer.
+        """Make the epoch's data durable, as the last step before the intent. Committer.
 
-        Whatever may fail for good has to fail here. After the intent, `finish` must succeed
-        sooner or later.
+        Permanent failures must happen here. After the intent, `finish` must eventually succeed.
 
         Args:
-            epoch: Which, with the generation that stages it.
-            staged: What its tasks have returned.
-            salvaged: What is visible of it already, since an earlier intent of it was voided.
+            epoch: The epoch, with the generation that stages it.
+            staged: The return values of its tasks.
+            salvaged: The part that is already visible, since an earlier intent of the epoch was
+                voided.
 
         Returns:
-            What the intent shall name: `staged`, with whatever else the epoch consists of.
+            The content of the intent: `staged`, with everything else that the epoch consists of.
 
         Raises:
             CommitRejected: If it cannot become visible.
@@ -178,17 +178,17 @@ class Participant(ABC, Generic[ModelT]):
 
     @abstractmethod
     def finish(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
-        """Make visible what an intent names. Driver; repeated until it has succeeded once.
+        """Make the data of an intent visible. Driver; repeated until it succeeds once.
 
-        It meets any mixture of things that are visible already and things that are not, and
-        removes what else the generation has staged.
+        Any part of the data may already be visible. It also removes all other staged data of the
+        generation.
 
         Raises:
-            LostIntentError: If something that the intent names can never become visible.
+            LostIntentError: If a part of the data can never become visible.
         """
 
     def finish_or_salvage(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
-        """`finish`, for an intent of an earlier driver, or one whose end is not known. Driver.
+        """Do the same for an intent of an earlier driver, or one with an unknown end. Driver.
 
         Raises:
             LostIntentError: As `finish`.
@@ -201,38 +201,42 @@ class Participant(ABC, Generic[ModelT]):
 
     @abstractmethod
     def discard(self, staged: Sequence[ModelT]) -> None:
-        """Remove staged things that will never be published. Best effort, any number of times."""
+        """Remove staged data that will never be published.
+
+        Best effort; may be called repeatedly.
+        """
 
     def abandon(self, epoch: Epoch) -> None:
-        """Remove what attempts of a generation have left that nobody has heard of. Committer.
+        """Remove data of a generation's attempts that were never reported. Committer.
 
-        An error keeps the log of a batch job, since something may be left.
+        After an error the log of a batch job is kept, since data may remain.
         """
 
     def forget(self, query: str) -> None:
-        """Remove what a batch job that is over has kept, but for its log, which is gone. Driver."""
+        """Remove the data of a completed batch job, whose log was removed before. Driver."""
 
     # --- planner
 
     def target(self) -> str | None:
         """Return the identity of the external system that receives the epochs. Planner.
 
-        A log whose epochs went elsewhere is refused: an epoch that is half visible there would
-        never be finished, and one that is held there would be missing here. None checks nothing.
+        A log whose epochs were written to another target is refused: an epoch that is visible there
+        in part would never be finished, and a committed one would be missing here. None checks
+        nothing.
         """
         return None
 
     def check_query(self, query: str) -> None:
-        """Planner: refuse a query that must not write to the target; nothing has changed yet.
+        """Refuse a query that must not write to the target. Planner; nothing has changed yet.
 
-        Called before the log gets an owner, and before an earlier epoch is finished. Not called
-        where an operator decides, whose options may lack what the query does.
+        Called before the log gets an owner, and before an earlier epoch is finished. It is not
+        called for commands of operators, whose options may differ from those of the query.
 
         Args:
             query: Id of the query.
 
         Raises:
-            OptionError: If its options contradict what the target has recorded of it.
+            OptionError: If its options contradict the target's record of it.
         """
 
     def newest_epoch(self, query: str) -> CommittedEpoch | None:
@@ -240,7 +244,7 @@ class Participant(ABC, Generic[ModelT]):
 
         Override it if `finish` stores `Epoch.number` and `Epoch.digest` in the target, in one step
         with the rows or after them. `LogCommitter` compares it with the log before it takes the log
-        over: a target that is ahead of the log, or has another epoch of the same number, is a
+        over: a target that is ahead of the log, or has another epoch of the same number, causes a
         `CheckpointMismatch`, since the log is an older copy. None if the target records nothing.
         """
         del query
@@ -262,12 +266,13 @@ class Participant(ABC, Generic[ModelT]):
         or rewritten rows, only because the target was replaced by an older copy.
 
         Args:
-            epoch: With the number, the generation and what Spark planned, as far as known.
-            staged: What its intent names; of a route, what goes there.
+            epoch: The epoch, with its number, generation and planned offsets as far as they are
+                known.
+            staged: The data of its intent; for a route, its part of them.
 
         Returns:
-            True if the target has the epoch, or if that cannot be told. None if the epoch left
-            nothing by which the target could be compared.
+            True if the target has the epoch, or if that is not known. None if the epoch left
+            nothing that could be compared.
         """
         generation, mark = self.newest_generation(epoch.query), self.newest_epoch(epoch.query)
         if generation is None and mark is None:
@@ -288,10 +293,10 @@ class Participant(ABC, Generic[ModelT]):
         return None if found is None else [] if found else [self._name]
 
     def targets_of(self, staged: Sequence[object]) -> Collection[str]:
-        """Return names of the targets in which an epoch has left something. Planner.
+        """Return names of the targets that contain data of an epoch. Planner.
 
         Args:
-            staged: What its intent names, as JSON.
+            staged: The data of its intent, as JSON.
         """
         return [""] if staged else []
 
@@ -300,68 +305,70 @@ class Participant(ABC, Generic[ModelT]):
         return self.target() or type(self).__name__
 
     def verify_committed_target(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
-        """Refuse to skip an epoch whose place in the target is no longer there. Planner.
+        """Refuse to skip an epoch whose data the target has lost. Planner.
 
         Args:
-            epoch: Spark has not written down that it is over, but there is an intent of it.
-            staged: What that names.
+            epoch: An epoch with an intent, which Spark has not recorded as committed.
+            staged: The data of the intent.
 
         Raises:
-            LogError: If it went into what has been removed, or made anew, since.
+            LogError: If it was written into a target that has been removed or recreated since.
         """
 
     def verify_empty_log(self, query: str) -> None:
         """Refuse a query whose log is empty although it has published. Planner, once.
 
-        Spark's own commits were looked at before: this is for what the target can tell.
+        Spark's own commits were checked before; this checks the target.
 
         Raises:
-            LogError: If the log was removed, or is looked for in another place than before.
+            LogError: If the log was removed, or has another location now.
         """
 
     def sweep(self, query: str, generation: int, *, clean: bool) -> None:
-        """Remove what earlier generations left, make room for this one. Planner, after recovery.
+        """Remove data of earlier generations and prepare for this one. Planner, after recovery.
 
         Args:
-            query: Whose log it is; what other queries have staged is left alone.
-            generation: The one that begins.
-            clean: Whether the generation right before has published, and `finish` has returned:
-                then it has left nothing, but for stragglers among its tasks.
+            query: The query of the log; staged data of other queries is kept.
+            generation: The generation that begins.
+            clean: True if the previous generation has published and `finish` has returned. It has
+                then left nothing, except through stragglers among its tasks.
         """
 
     def orphaned_jobs(self) -> Iterable[LoggedJob]:
-        """Return batch jobs that wrote into the target and get no next driver. Driver."""
+        """Return batch jobs that wrote to the target and will have no further driver. Driver."""
         return ()
 
     # --- operator
 
     def force_outcome(self, epoch: Epoch, staged: Sequence[ModelT], *, committed: bool) -> None:
-        """Take an intent for committed, or for aborted; make that as true as can be. Operator.
+        """Treat an intent as committed or as aborted, and change the target to match. Operator.
 
         Args:
-            epoch: Of the intent.
-            staged: What it names.
-            committed: Show what can still be shown; otherwise take back what can be taken back.
+            epoch: The epoch of the intent.
+            staged: The data of the intent.
+            committed: True to make visible what still can be; False to remove what still can be
+                removed.
 
         Raises:
-            KrishivError: If the target cannot be reached; what cannot be helped is no error.
+            KrishivError: If the target cannot be reached. Data that cannot be shown or removed is
+                no error.
         """
         del epoch, staged, committed
         raise SinkError(f"{type(self).__name__} cannot assume the outcome of an epoch")
 
     def verify_adoption(self, query: str, epoch: int) -> None:
-        """Refuse to begin a log anew at an epoch. Operator.
+        """Refuse to start a new log at an epoch. Operator.
 
         Args:
-            query: The one that will go on with the log.
-            epoch: The newest that the target is to count as holding; -1 for none.
+            query: The query that will continue with the log.
+            epoch: The newest epoch that the target is said to contain; -1 for none.
 
         Raises:
-            LogError: If what is in the target has the numbers that come next, and bears them.
+            LogError: If the target contains data whose names have the next epochs' numbers.
         """
 
     def plan_replay(self, replay: Replay) -> list[str]:
-        """Return what `take_back` would do, a line each; changes nothing. Operator.
+        """Return the steps of `take_back`, one per line, and change nothing. Operator.
 
         Raises:
             OptionError: If the target cannot go back to the end of that epoch.
@@ -373,12 +380,12 @@ class Participant(ABC, Generic[ModelT]):
         )
 
     def take_back(self, replay: Replay) -> None:
-        """Bring the target back to the end of an epoch; repeated until it succeeds. Operator.
+        """Revert the target to the end of an epoch; repeated until it succeeds. Operator.
 
-        The newest intent is finished, and no driver runs. A process that dies in this method, and
-        is run again, does the rest.
+        The newest intent is finished, and no driver runs. If a process dies in this method, the
+        next call does the rest.
 
         Raises:
-            KrishivError: As `plan_replay`; or if the target does not answer.
+            KrishivError: As `plan_replay`; or if the target does not respond.
         """
         raise NotImplementedError

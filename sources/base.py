@@ -36,9 +36,9 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that one batch may take; every limit that is set holds. None is no limit.
+    """The limits of one batch, all of which hold. None is no limit.
 
-    A batch always takes at least one unit (file, push, record), or the query would stand still.
+    A batch always takes at least one unit (file, push, record), or the query would not advance.
     """
 
     rows: int | None = None
@@ -60,8 +60,9 @@ class SourceOptions(Options):
     Attributes:
         event_time: Column that holds the event time: a timestamp or a date.
         watermark_delay: Allowed lateness: the watermark trails the newest event time by it.
-        late_rows: What happens to rows strictly below the watermark at the start of their batch.
-        max_event_time_ahead: How far past the clock an event time may be and move the watermark.
+        late_rows: The action for rows strictly below the watermark at the start of their batch.
+        max_event_time_ahead: The most by which an event time may be ahead of the clock and move the
+            watermark.
     """
 
     event_time: str | None = Field(
@@ -103,8 +104,8 @@ class StreamReader(ABC, Generic[O, P]):
 
     Args:
         options: The parsed options, an instance of `options_type`.
-        schema: Arrow schema that `read` is expected to yield, by name; None while it is inferred.
-        streaming: Whether a stream is read; a batch reads from `initial` to `latest` once.
+        schema: Arrow schema of the rows that `read` yields, by name; None while it is inferred.
+        streaming: True for a stream; a batch reads from `initial` to `latest` once.
 
     The constructor runs in every process and does no I/O.
     """
@@ -124,7 +125,7 @@ class StreamReader(ABC, Generic[O, P]):
         """Return the schema of the rows if the user gave none. Driver, when the reader is loaded.
 
         Raises:
-            OptionError: If it cannot be inferred, with what to do.
+            OptionError: If it cannot be inferred; the text contains advice.
         """
 
     @abstractmethod
@@ -153,7 +154,7 @@ class StreamReader(ABC, Generic[O, P]):
     def plan(self, start: O, end: O) -> Sequence[P]:
         """Split the rows between two positions over tasks. Driver.
 
-        A pure function of its arguments: a replay after a crash must plan the same rows.
+        It must be a pure function of its arguments: a replay after a crash plans the same rows.
         """
 
     @abstractmethod
@@ -166,7 +167,7 @@ class StreamReader(ABC, Generic[O, P]):
 
 @runtime_checkable
 class SupportsMovingStart(Protocol[O_co]):
-    """Ability to begin where the external system stands at the first trigger."""
+    """Ability to begin at the external system's position at the time of the first trigger."""
 
     def resolve(self, start: Start) -> O_co:
         """Return the current position of a moving start. Driver, once in the life of a query."""
@@ -178,13 +179,13 @@ class SupportsAvailableNow(Protocol):
     """Ability to end: with it, ``trigger(availableNow=True)`` honours the read limits."""
 
     def freeze(self) -> None:
-        """From now on `latest` must not see anything newer than what is there now. Driver."""
+        """Fix the end of `latest`: it must return nothing newer than what exists now. Driver."""
         ...
 
 
 @runtime_checkable
 class SupportsBacklog(Protocol):
-    """Ability to report what waits after the current batch, for the query's progress."""
+    """Ability to report the unread data after the current batch, for the query's progress."""
 
     def backlog(self) -> Mapping[str, Any]:
         """Return the newest position of the external system as JSON, for Spark 4.2+."""
@@ -193,13 +194,13 @@ class SupportsBacklog(Protocol):
 
 @runtime_checkable
 class SupportsFilters(Protocol):
-    """Ability of batch reads to leave out rows early (Spark 4.1+, if its configuration says so)."""
+    """Ability of batch reads to skip rows early (Spark 4.1+, if its configuration allows it)."""
 
     def push(self, filters: Sequence[Any]) -> None:
-        """Take note of conditions that all hold for the wanted rows. Driver, before `plan`.
+        """Store the conditions, all of which hold for the wanted rows. Driver, before `plan`.
 
-        Spark checks every condition once more: what is no help may be passed over, but no row may
-        be left out for which all of them hold.
+        Spark checks every condition again, so conditions may be ignored; but no row may be skipped
+        for which all of them hold.
 
         Args:
             filters: Instances of the classes of ``pyspark.sql.datasource.Filter``.

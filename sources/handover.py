@@ -1,7 +1,8 @@
 """The handover from one source to another, and the abilities that both need. Driver.
 
-A table holds what a query has read from a source. Who knows where that query stood when the table
-was as it is, can read the table and go on from there: no row is missing, and none comes twice.
+A table holds the rows that a query has read from a source. With the position of that query at the
+table's present state, a reader can read the table and then continue with the source: no row is
+missing, and none is read twice.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ class TableProvenance(Generic[O]):
     """The content of a table at one moment, with the position of its source.
 
     Attributes:
-        begin: Before the first row of all that is there.
-        offset: The offset of that source, exclusive, as Spark keeps it; None if the user says it.
-        by: Who has written the rows, for messages.
+        begin: The position before the first row of the table.
+        offset: The offset of that source, exclusive, as Spark stores it; None if the user specifies
+            it.
+        by: The query that has written the rows, for messages.
     """
 
     begin: O
@@ -36,42 +38,43 @@ class TableProvenance(Generic[O]):
 
 @runtime_checkable
 class SupportsBackfillSource(Protocol[O]):
-    """Ability of what is read first: it ends, and says where its rows come from."""
+    """Ability of the source that is read first: it ends, and knows the origin of its rows."""
 
     def provenance(self, by: str | None, snapshot: int | None) -> TableProvenance[O]:
-        """All that is there now, and where the source of it stood, both of one moment. Driver.
+        """Return the present content, and the position of its source at the same moment. Driver.
 
         Args:
-            by: Query that has written it, by its id or by the place of its checkpoint; None if
-                only one has.
-            snapshot: What is meant by "there now", if the user says so, and with it the offset.
+            by: The query that has written it, by its id or the location of its checkpoint; None if
+                there is only one.
+            snapshot: The snapshot to read instead of the present one, if the user specifies it, and
+                with it the offset.
 
         Raises:
-            OptionError: If the offset cannot be known for certain, with what to do.
+            OptionError: If the offset is not known for certain; the text contains advice.
         """
         ...
 
     def latest_within(self, start: O, limit: Limit) -> O:
         """Return the end of the next batch of the content, exclusive; `start` at its end. Driver.
 
-        As `StreamReader.latest`, but blind for whatever has come later.
+        As `StreamReader.latest`, but without data that was added later.
         """
         ...
 
 
 @runtime_checkable
 class SupportsBackfillTarget(Protocol[O_co]):
-    """Ability of what is read then: it begins where another query stands."""
+    """Ability of the source that is read next: it begins at another query's position."""
 
     def start_from_offset(self, offset: Mapping[str, Any]) -> O_co:
         """Return the start after another query's offset at which no row is missing. Driver.
 
         Args:
-            offset: Of that query's source, exclusive, as Spark keeps it.
+            offset: The offset of that query's source, exclusive, as Spark stores it.
 
         Raises:
-            OptionError: If it is of a source of another kind, or of other things than the options
-                ask for; or if the options say themselves where to begin.
+            OptionError: If it is of a source of another kind or with other options; or if the
+                options themselves specify where to begin.
         """
         ...
 
@@ -79,7 +82,7 @@ class SupportsBackfillTarget(Protocol[O_co]):
         """Look up the start that the options specify. Driver.
 
         Raises:
-            OptionError: If they do not say it exactly.
-            DataLossError: If it is no longer there, and losses are errors.
+            OptionError: If they do not specify it exactly.
+            DataLossError: If it no longer exists, and losses are errors.
         """
         ...
