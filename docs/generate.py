@@ -166,14 +166,16 @@ def format_tables(source: type[KrishivDataSource]) -> dict[str, str]:
 def split_options_tables(name: str, reader: type[Options], writer: type[Options]) -> dict[str, str]:
     """Return three tables for a format: options with one meaning in both directions, and the rest.
 
-    A page has these, or the two whole tables.
+    They do not have the options of all sources and of all sinks.
     """
+    of_sources = _common_fields(reader, SourceOptions)
+    of_sinks = _common_fields(writer, LogPlaceOptions) | _OF_BATCHES
     common = _common_fields(reader, writer)
     others = reader.model_fields.keys() - common
     return {
-        f"{name}.common": options_table(reader, without=others),
-        f"{name}.source-only": options_table(reader, without=common),
-        f"{name}.sink-only": options_table(writer, without=common | _OF_BATCHES),
+        f"{name}.common": options_table(reader, without=others | of_sources),
+        f"{name}.source-only": options_table(reader, without=common | of_sources),
+        f"{name}.sink-only": options_table(writer, without=common | of_sinks),
     }
 
 
