@@ -61,7 +61,8 @@ class MemorySourceOptions(SourceOptions):
     )
     starting_offsets: Literal["earliest", "latest"] = Field(
         default="earliest",
-        description="If `true`, a new query reads the rows that were pushed before it started.",
+        description="Start of a new query. With `latest`, rows that were pushed before it started "
+        "are not read.",
     )
     max_partitions: int = Field(
         default=8,
