@@ -83,7 +83,7 @@ class Copy:
 @pytest.fixture
 def bootstrap():
     """Of a cluster with numbers in a topic."""
-    with open_cluster() as cluster:
+    with open_cluster(ours=True) as cluster:  # each test fills its topics
         make_topic(cluster.bootstrap, "source", partitions=4)
         fill(cluster.bootstrap, "source", ROWS)
         yield cluster.bootstrap

@@ -123,7 +123,7 @@ def failed(driver: Driver) -> dict[str, str]:
 
 @pytest.fixture
 def bootstrap():
-    with open_cluster() as cluster:
+    with open_cluster(ours=True) as cluster:  # each test fills its topics
         yield cluster.bootstrap
 
 

@@ -28,7 +28,7 @@ everywhere = pytest.mark.parametrize("store", OPENED, indirect=True)
 
 @pytest.fixture
 def bootstrap():
-    with open_cluster() as cluster:
+    with open_cluster(ours=True) as cluster:  # each test fills its topics
         make_topic(cluster.bootstrap, "source", partitions=2)
         yield cluster.bootstrap
 
