@@ -22,7 +22,7 @@ def store(request, tmp_path) -> Store:
 @pytest.fixture
 def two_topics():
     """A cluster with what `three_targets` copies: the topics "source" and "target", both empty."""
-    with open_cluster() as cluster:
+    with open_cluster(ours=True) as cluster:
         for topic in ("source", "target"):
             make_topic(cluster.bootstrap, topic, partitions=2)
         yield cluster
