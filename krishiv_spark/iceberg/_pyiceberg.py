@@ -8,7 +8,6 @@ that is relied on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import _ENV_CONFIG, Catalog
@@ -18,11 +17,7 @@ from pyiceberg.table.update import (
     _TableMetadataUpdateContext,
     _update_table_metadata_log,
 )
-from pyiceberg.table.update.snapshot import (
-    _ManifestMergeManager,
-    _MergeAppendFiles,
-    _SnapshotProducer,
-)
+from pyiceberg.table.update.snapshot import _MergeAppendFiles, _SnapshotProducer
 
 from krishiv_spark.iceberg.commit_rules import order_times, raise_times, repair_times, warn_of_clock
 
@@ -46,7 +41,6 @@ __all__ = [
     "copy_manifest",
     "count_written_bytes",
     "get_parent_ids",
-    "merge_manifests",
     "read_configured_settings",
     "read_deleted_positions",
     "remove_written",
@@ -101,22 +95,6 @@ def commit_once(
 def remove_written(producer: SnapshotProducer[Any]) -> None:
     """Delete the manifests and lists that were written for a snapshot which is in no table."""
     producer._clean_all_uncommitted()
-
-
-def merge_manifests(
-    producer: SnapshotProducer[Any], manifests: Sequence[ManifestFile], target_bytes: int
-) -> ManifestFile:
-    """Write one manifest with the entries of several, all of one partition spec.
-
-    Args:
-        producer: Producer of the snapshot that gets the new manifest.
-        manifests: The old manifests; at least two.
-        target_bytes: Size of manifests that PyIceberg's merge manager aims at.
-    """
-    manager = _ManifestMergeManager(
-        target_bytes, len(manifests), merge_enabled=True, snapshot_producer=producer
-    )
-    return manager._create_manifest(manifests[0].partition_spec_id, list(manifests))
 
 
 def copy_manifest(manifest: ManifestFile) -> ManifestFile:

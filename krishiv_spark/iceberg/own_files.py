@@ -45,7 +45,7 @@ _DATA_PATH, _METADATA_PATH = "write.data.path", "write.metadata.path"
 
 # Number of random digits before the version digit of a UUID (RFC 9562).
 _DIGITS = 12
-_DATA = re.compile(rf"-t([0-9a-f]{{{_DIGITS}}})(?:-\d+\.parquet|\.changes)$")
+_DATA = re.compile(rf"-t([0-9a-f]{{{_DIGITS}}})(?:-\d+(?:-deletes)?\.parquet|\.changes)$")
 _METADATA = re.compile(
     r"(?:^|-)([0-9a-f]{8})-([0-9a-f]{4})(?:-[0-9a-f]{4}){2}-[0-9a-f]{12}"
     r"(?:(?:-m\d+)?\.avro|(?:\.gz)?\.metadata\.json)$"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DeleteFile",
     "Filter",
+    "PlannedFile",
     "SnapshotFiles",
     "TableFile",
     "UnreadableError",

@@ -39,6 +39,7 @@ __all__ = [
     "ScanProjection",
     "ScanTaskGroup",
     "choose_task_bytes",
+    "list_deleted_positions",
     "plan_tasks",
     "read_files",
     "read_task",
@@ -351,6 +352,15 @@ def _may_be_nan(schema: Schema, number: int) -> bool:
     from pyiceberg.types import DoubleType, FloatType
 
     return isinstance(schema.find_type(number), (DoubleType, FloatType))
+
+
+def list_deleted_positions(io: FileIO, file: TableFile) -> _Positions:
+    """Return the positions of deleted rows in a file, ascending.
+
+    Raises:
+        BadFileError: If one of its delete files cannot be read.
+    """
+    return _Deletes(io, [file]).list_positions(file)
 
 
 class _Deletes:

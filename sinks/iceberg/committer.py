@@ -162,10 +162,10 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         """Driver: commit one snapshot with the rows and the epoch's properties."""
         if not staged and not self.mode.replaces:
             return  # a batch job without rows
-        update = self._create_update(epoch, staged, self.mode)
+        table = self._cache.pop(self._options)
+        update = self._create_update(epoch, staged, self.mode, table)
         rule = self._key_rule(self.mode, epoch.query)
         commit = EpochCommit(self._options, epoch, update, rule)
-        table = self._cache.pop(self._options)
         try:
             with redact_errors(table.io, f"commit epoch {epoch.number}"):
                 check_staged_exist(table.io, staged)
@@ -194,10 +194,10 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
             SinkError: If the epoch is not in the table, or that is not known.
         """
         mode = mode or self.mode
-        update = self._create_update(epoch, staged, mode)
+        table = self._cache.pop(self._options)
+        update = self._create_update(epoch, staged, mode, table)
         rule = self._key_rule(mode, epoch.query, is_decided=True)
         commit = EpochCommit(self._options, epoch, update, rule)
-        table = self._cache.pop(self._options)
         try:
             with redact_errors(table.io, f"commit epoch {epoch.number}"):
                 commit.run(table)
@@ -208,12 +208,14 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         self._clean_up(commit, update, table)
 
     def _create_update(
-        self, epoch: Epoch, staged: Sequence[StagedDataFiles], mode: EpochMode
+        self, epoch: Epoch, staged: Sequence[StagedDataFiles], mode: EpochMode, table: Table
     ) -> EpochUpdate:
         if mode.upsert_spec is not None:
-            from krishiv_spark.sinks.iceberg.copy_on_write import CopyOnWrite
+            from krishiv_spark.sinks.iceberg.upsert_updates import create_upsert_update
 
-            return CopyOnWrite(self._options, staged, mode.upsert_spec, epoch)
+            return create_upsert_update(
+                self._options, staged, mode.upsert_spec, epoch, table.metadata
+            )
         return Replace(staged) if mode.replaces else Append(staged)
 
     @staticmethod
@@ -339,10 +341,7 @@ class EpochCommit:
         lineage = {} if parent is None else {PARENT_KEY: str(parent)}
         summary = {**progress.summary, **epoch_properties.to_summary(self._epoch), **lineage}
         merge = self._options.merge_manifests
-        snapshot = EpochSnapshot(transaction, summary, changes.removed, merge=merge)
-        for file in changes.added:
-            snapshot.append_data_file(file)
-        snapshot.commit()
+        EpochSnapshot(transaction, summary, changes, merge=merge).commit()
 
     def _may_omit_expiry(self) -> bool:
         """Return True if the refused attempt expired snapshots that no option asks to expire.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +34,12 @@ from pyiceberg.manifest import (
     write_manifest,
 )
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import (
+    Operation,
+    SnapshotSummaryCollector,
+    Summary,
+    update_snapshot_summaries,
+)
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertTableUUID
 from pyiceberg.typedef import KeyDefaultDict
 
@@ -43,7 +48,6 @@ from krishiv_spark.iceberg._pyiceberg import (
     MergeAppend,
     commit_once,
     copy_manifest,
-    merge_manifests,
     write_header,
 )
 from krishiv_spark.iceberg.options import FORMAT
@@ -52,7 +56,6 @@ from krishiv_spark.iceberg.planning import count_listed_files
 from krishiv_spark.runtime.caches import LruCache
 
 if TYPE_CHECKING:
-    from pyiceberg.avro.codecs import AvroCompressionCodec
     from pyiceberg.io import FileIO, OutputFile
     from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionSpec
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate, UpdatesAndRequirements
 
     from krishiv_spark.iceberg._pyiceberg import SnapshotProducer
+    from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges
 
 __all__ = [
     "EpochSnapshot",
@@ -72,6 +76,10 @@ __all__ = [
 
 _FANOUT = 8
 """Manifests of one size that are merged; a file's entry is rewritten log8(n) times."""
+
+_SUMMARY_LIMIT = "write.summary.partition-limit"
+_CODEC, _DEFAULT_CODEC = "write.avro.compression-codec", "gzip"
+_NO_PROPERTIES: Mapping[str, str] = {}
 
 _NO_SNAPSHOT = -1
 """The snapshot id of manifests that no snapshot lists."""
@@ -140,12 +148,12 @@ class EpochTransaction(Transaction):
 
 
 class EpochSnapshot(MergeAppend):
-    """A snapshot that adds data files and removes others.
+    """A snapshot that adds data files and delete files, and removes data files.
 
     Args:
         transaction: The transaction of the commit.
         summary: Entries of the snapshot's summary.
-        removed: Data files of the table that the snapshot removes.
+        changes: The files.
         merge: Whether manifests of similar size are merged.
     """
 
@@ -153,23 +161,45 @@ class EpochSnapshot(MergeAppend):
         self,
         transaction: EpochTransaction,
         summary: dict[str, str],
-        removed: Iterable[DataFile] = (),
+        changes: SnapshotChanges,
         *,
         merge: bool,
     ) -> None:
-        old_files = list(removed)
-        operation = Operation.OVERWRITE if old_files else Operation.APPEND
+        operation = _choose_operation(changes)
         io = transaction.table.io
         uuid = create_metadata_uuid(transaction.table_metadata.table_uuid)
         super().__init__(operation, transaction, io, commit_uuid=uuid, snapshot_properties=summary)
         self._merge_enabled = merge
-        for file in old_files:
+        self._deletes = changes.deletes
+        for file in changes.added:
+            self.append_data_file(file)
+        for file in changes.removed:
             self.delete_data_file(file)
 
-    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
+    def new_manifest_writer(
+        self, spec: PartitionSpec, content: ManifestContent = ManifestContent.DATA
+    ) -> ManifestWriter:
         """Return PyIceberg's writer of manifests, with a cached schema and header."""
         metadata, output = self._transaction.table_metadata, self.new_manifest_output()
-        return create_manifest_writer(metadata, spec, output, self._snapshot_id, self._compression)
+        return create_manifest_writer(metadata, spec, output, self._snapshot_id, content)
+
+    def _summary(self, snapshot_properties: Mapping[str, str] = _NO_PROPERTIES) -> Summary:
+        # PyIceberg's own counts no delete files, and takes all added files for those of the newest
+        # partition spec.
+        metadata = self._transaction.table_metadata
+        schema, specs = metadata.schema(), metadata.specs()
+        limit = metadata.properties.get(_SUMMARY_LIMIT, "0")
+        counts = SnapshotSummaryCollector(partition_summary_limit=int(limit))
+        for file in self._added_data_files:
+            counts.add_file(file, schema, metadata.spec())
+        for file in self._deletes:
+            counts.add_file(file, schema, specs[file.spec_id])
+        for file in self._deleted_data_files:
+            counts.remove_file(file, schema, specs[file.spec_id])
+        parent = metadata.snapshot_by_id(self._parent_snapshot_id or _NO_SNAPSHOT)
+        summary = Summary(operation=self._operation, **counts.build(), **snapshot_properties)
+        before = None if parent is None else parent.summary
+        return update_snapshot_summaries(summary, previous_summary=before)
 
     def _manifests(self) -> list[ManifestFile]:
         # Without PyIceberg's threads: waiting for them takes longer than their work.
@@ -224,7 +254,7 @@ class EpochSnapshot(MergeAppend):
             self._build_delete_files_partition_predicate()
         may_have = KeyDefaultDict(self._build_manifest_evaluator)
         for manifest in self._existing_manifests():
-            is_data = manifest.content is ManifestContent.DATA
+            is_data = manifest.content != ManifestContent.DELETES
             if (
                 len(removed) < len(paths)
                 and is_data
@@ -283,10 +313,21 @@ class EpochSnapshot(MergeAppend):
         return numbered
 
     def _added_manifests(self) -> Iterator[ManifestFile]:
-        if not self._added_data_files:  # the snapshot only records the epoch
-            return
-        with self.new_manifest_writer(spec=self._transaction.table_metadata.spec()) as writer:
-            for file in self._added_data_files:
+        """Write manifests of the added files; none if the snapshot only records the epoch."""
+        if self._added_data_files:
+            spec = self._transaction.table_metadata.spec()
+            yield self._write_added(spec, ManifestContent.DATA, self._added_data_files)
+        by_spec: dict[int, list[DataFile]] = defaultdict(list)
+        for file in self._deletes:
+            by_spec[file.spec_id].append(file)
+        for spec_id, files in by_spec.items():
+            yield self._write_added(self.spec(spec_id), ManifestContent.DELETES, files)
+
+    def _write_added(
+        self, spec: PartitionSpec, content: ManifestContent, files: Sequence[DataFile]
+    ) -> ManifestFile:
+        with self.new_manifest_writer(spec, content) as writer:
+            for file in files:
                 added = ManifestEntry.from_args(
                     status=ManifestEntryStatus.ADDED,
                     snapshot_id=self._snapshot_id,
@@ -296,8 +337,8 @@ class EpochSnapshot(MergeAppend):
                 )
                 writer.add(added)
         made = writer.to_manifest_file()
-        _FILES.put(made.manifest_path, self._added_data_files)
-        yield made
+        _FILES.put(made.manifest_path, files)
+        return made
 
     def fetch_manifest_entry(
         self,
@@ -324,34 +365,54 @@ class EpochSnapshot(MergeAppend):
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         if not self._merge_enabled:
             return manifests
-        tiers: dict[tuple[int, int], list[ManifestFile]] = defaultdict(list)
+        tiers: dict[_Tier, list[ManifestFile]] = defaultdict(list)
         rest: list[ManifestFile] = []
         for manifest in manifests:
-            tier = self._tier(manifest)
-            (rest if tier is None else tiers[manifest.partition_spec_id, tier]).append(manifest)
+            level = self._level(manifest)
+            if level is None:
+                rest.append(manifest)
+            else:
+                content = ManifestContent(manifest.content)  # a number in format version 1
+                tiers[_Tier(manifest.partition_spec_id, content, level)].append(manifest)
         while full := [key for key, tier in tiers.items() if len(tier) >= _FANOUT]:
             # The lowest first: its merged manifest may fill the next tier.
-            self._merge_tier(tiers, min(full, key=lambda key: key[1]))
+            self._merge_tier(tiers, min(full, key=lambda key: key.level))
         return [*(manifest for tier in tiers.values() for manifest in tier), *rest]
 
-    def _merge_tier(
-        self, tiers: dict[tuple[int, int], list[ManifestFile]], key: tuple[int, int]
-    ) -> None:
+    def _merge_tier(self, tiers: dict[_Tier, list[ManifestFile]], key: _Tier) -> None:
         """Merge all manifests of a tier into one manifest of the next tier."""
-        merged = self._merge(tiers.pop(key))
-        spec_id, tier = key
-        tiers[spec_id, max(tier + 1, self._tier(merged) or 0)].append(merged)
+        merged = self._merge(tiers.pop(key), key)
+        level = max(key.level + 1, self._level(merged) or 0)
+        tiers[key._replace(level=level)].append(merged)
 
-    def _merge(self, manifests: Sequence[ManifestFile]) -> ManifestFile:
-        return merge_manifests(self, manifests, self._target_size_bytes)
+    def _merge(self, manifests: Sequence[ManifestFile], key: _Tier) -> ManifestFile:
+        """Write one manifest with the entries of several."""
+        with self.new_manifest_writer(self.spec(key.spec_id), key.content) as writer:
+            for entry in (each for one in manifests for each in self.fetch_manifest_entry(one)):
+                is_new = entry.snapshot_id == self._snapshot_id
+                (writer.add if is_new else writer.existing)(entry)
+        return writer.to_manifest_file()
 
-    def _tier(self, manifest: ManifestFile) -> int | None:
+    def _level(self, manifest: ManifestFile) -> int | None:
         """Return how often a manifest of this size has been merged; None if it is never merged."""
-        if manifest.content is not ManifestContent.DATA:
-            return None
         if manifest.manifest_length >= self._target_size_bytes:
             return None
         return _floor_log(count_listed_files(manifest))
+
+
+def _choose_operation(changes: SnapshotChanges) -> Operation:
+    """Return the operation that Iceberg-Java gives a snapshot with such changes."""
+    if changes.deletes and not (changes.added or changes.removed):
+        return Operation.DELETE
+    return Operation.OVERWRITE if changes.deletes or changes.removed else Operation.APPEND
+
+
+class _Tier(NamedTuple):
+    """The common properties of manifests that are merged."""
+
+    spec_id: int
+    content: ManifestContent
+    level: int
 
 
 def _floor_log(number: int) -> int:
@@ -421,12 +482,23 @@ class _ManifestV2(_CachedForm, ManifestWriterV2):
     pass
 
 
+class _DeleteManifest(_CachedForm, ManifestWriterV2):
+    """A manifest of delete files, which PyIceberg writes none of."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
 def create_manifest_writer(
     metadata: TableMetadata,
     spec: PartitionSpec,
     output: OutputFile,
     snapshot_id: int,
-    compression: AvroCompressionCodec,
+    content: ManifestContent = ManifestContent.DATA,
 ) -> ManifestWriter:
     """Return a writer as PyIceberg's ``write_manifest`` does, for the table's current schema.
 
@@ -435,13 +507,16 @@ def create_manifest_writer(
         spec: Partition spec of the files.
         output: The new file.
         snapshot_id: Id of the snapshot that the manifest belongs to.
-        compression: Iceberg's name of a codec.
+        content: The kind of the files. Delete files require format version 2.
     """
     version = metadata.format_version
-    kind = _ManifestV1 if version == 1 else _ManifestV2
+    compression: Any = metadata.properties.get(_CODEC, _DEFAULT_CODEC)
+    kind: type[_CachedForm] = _ManifestV1 if version == 1 else _ManifestV2
+    if content is ManifestContent.DELETES:
+        kind = _DeleteManifest
     writer = kind(spec, metadata.schema(), output, snapshot_id, compression)
     ids = (metadata.table_uuid, metadata.current_schema_id, spec.spec_id)
-    writer.key = (*ids, version, compression)
+    writer.key = (*ids, version, compression, content)
     return writer
 
 

@@ -72,10 +72,13 @@ class SnapshotChanges:
     Attributes:
         added: Data files, durable and in no manifest of the table.
         removed: Data files of the table.
+        deletes: Files that delete rows of data files by their positions, durable and in no manifest
+            of the table; each has the partition spec of its data files.
     """
 
     added: Sequence[DataFile]
     removed: Sequence[DataFile] = ()
+    deletes: Sequence[DataFile] = ()
 
 
 class EpochUpdate(ABC):

@@ -87,6 +87,14 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         description="Column whose highest value wins among the rows of an epoch with the same key. "
         "By default, the last row in Spark's order wins, which is not the order of their files.",
     )
+    upsert_mode: Literal["merge-on-read", "copy-on-write"] | None = Field(
+        default=None,
+        validation_alias=AliasChoices("upsertMode", "upsert_mode"),
+        description="Way in which upserts change existing rows: delete them by their positions "
+        "(`merge-on-read`), or replace the files that have them (`copy-on-write`). Default: the "
+        "table's property `write.merge.mode`, which is `merge-on-read` in new tables, and "
+        "`copy-on-write` in tables without it.",
+    )
     allow_mixed_keys: bool = Field(
         default=False,
         description="Allow writes to a table that has upserts with other `keyColumns`, or with "

@@ -28,11 +28,13 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import TOTAL_EQUALITY_DELETES
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.partition_files import chunks
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.catalogs import explain_catalog_errors
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.planning import (
+    PlannedFile,
     UnreadableError,
     check_entry,
     explain_metadata_errors,
@@ -41,8 +43,14 @@ from krishiv_spark.iceberg.planning import (
 )
 from krishiv_spark.iceberg.projection import to_stored_schema, widen_for_planning
 from krishiv_spark.iceberg.property_keys import PARENT_KEY, iterate_ancestors
-from krishiv_spark.iceberg.scan_tasks import ScanProjection, plan_tasks, read_task
+from krishiv_spark.iceberg.scan_tasks import (
+    ScanProjection,
+    list_deleted_positions,
+    plan_tasks,
+    read_task,
+)
 from krishiv_spark.runtime.caches import LruCache
+from krishiv_spark.sinks.iceberg.position_deletes import Positions
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.upsert_staging import to_sortable
 
@@ -72,6 +80,9 @@ _MAX_VALUES = 200
 """PyIceberg compares no more values than this with the bounds of a file."""
 
 _ROW = "_krishiv_row"
+_NO_POSITIONS: Positions = np.empty(0, np.int64)
+_CHUNK_ROWS, _CHUNK_BYTES = 2**20, 2**25
+"""Limits of the keys of a file that are compared at once."""
 
 
 def check_no_equality_deletes(table: Table, options: IcebergSinkOptions) -> None:
@@ -259,6 +270,29 @@ class RowLookup:
         found[matches[_ROW].to_numpy()] = True
         return found
 
+    def find_positions(self, file: DataFile, keys: pa.Table) -> Positions:
+        """Return the positions of all rows of a candidate that have one of the keys.
+
+        Rows that are deleted count too: the result depends on the file and the keys only.
+
+        Raises:
+            CommitRejected: If the candidate is not a Parquet file.
+        """
+        _check_parquet(file)
+        found, first = [_NO_POSITIONS], 0
+        for rows in chunks(self._key_rows.read(PlannedFile(file)), _CHUNK_ROWS, _CHUNK_BYTES):
+            numbered = to_sortable(rows).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+            matches = numbered.join(keys, self._names, join_type="inner")
+            found.append(matches[_ROW].to_numpy() + first)
+            first += rows.num_rows
+        return np.sort(np.concatenate(found))
+
+    def list_deleted(self, task: FileScanTask) -> Positions:
+        """Return the positions of the rows of a data file that its delete files name."""
+        file = to_table_file(task, self._table.specs())
+        found = list_deleted_positions(self._table.io, file)
+        return found[(found >= 0) & (found < file.rows)]  # another program may have been wrong
+
     def read(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
         """Return all columns of the rows of a file, without deleted rows, in a fixed order."""
         return self._whole_rows.read(task)
@@ -275,7 +309,7 @@ class _RowReader:
         )
         self._specs = table.metadata.specs()
 
-    def read(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
+    def read(self, task: FileScanTask | PlannedFile) -> Iterator[pa.RecordBatch]:
         file = to_table_file(task, self._specs)
         for part in plan_tasks([file], self._scan, file.size):
             for batch in read_task(part):

@@ -2,7 +2,7 @@
 
 A change is a row of the table with a flag for deletes, which comes from the column `opColumn` in
 the notation of Krishiv and Debezium. Tasks stage changes in files that are not data files of the
-table. The driver writes data files of them (`CopyOnWrite`). It keeps only the keys of an epoch and
+table. The driver writes data files of them (`UpsertUpdate`). It keeps only the keys of an epoch and
 the values of `orderColumn` in memory. The rows are read when they are written, batch by batch,
 since they may have many gigabytes.
 """

@@ -102,6 +102,9 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
 
             check_no_equality_deletes(table, self.options)
             if is_upsert:
+                from krishiv_spark.sinks.iceberg.upsert_updates import find_upsert_mode
+
+                find_upsert_mode(self.options, table.metadata)  # which raises
                 check_upsertable(table, self.options)
 
     def _rows(self) -> pa.Schema:

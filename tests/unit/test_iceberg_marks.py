@@ -150,7 +150,9 @@ def test_a_change_that_fails_after_an_attempt_without_an_answer_is_not_rejected(
 
     def lose(commit):
         late.append(commit)
-        monkeypatch.setattr("krishiv_spark.sinks.iceberg.copy_on_write.CopyOnWrite._add", no_memory)
+        monkeypatch.setattr(
+            "krishiv_spark.sinks.iceberg.upsert_updates.UpsertUpdate._add", no_memory
+        )
         raise ConnectionResetError("no answer")
 
     def no_memory(*_):
@@ -270,7 +272,9 @@ def test_what_is_staged_goes_whatever_the_class_of_the_error(tmp_path, monkeypat
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("krishiv_spark.sinks.iceberg.copy_on_write.EpochChanges.read_upserts", fail)
+    monkeypatch.setattr(
+        "krishiv_spark.sinks.iceberg.upsert_updates.EpochChanges.read_upserts", fail
+    )
     with pytest.raises(Exception, match=r"."):
         life.publish(1, staged, numbered(1))
     assert staged_files(tmp_path) == []

@@ -14,7 +14,7 @@ from pyiceberg.types import LongType
 from krishiv_spark.errors import CommitRejected, CommitUnknown, SchemaError
 from krishiv_spark.iceberg.planning import UnreadableError
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
-from krishiv_spark.sinks.iceberg import copy_on_write
+from krishiv_spark.sinks.iceberg import upsert_updates
 from krishiv_spark.sinks.iceberg.upsert_staging import EpochChanges
 
 CHANGES = {"mode": "upsert", "keyColumns": "id"}
@@ -240,6 +240,6 @@ OF_MEMORY = (MemoryError, pa.ArrowMemoryError, pa.ArrowCapacityError)
 def test_a_lack_of_memory_is_called_one(kind):
     with (
         pytest.raises(CommitRejected, match="give it more, or use shorter keys"),
-        copy_on_write._reject_arrow_errors(Epoch("q", 1)),
+        upsert_updates._reject_arrow_errors(Epoch("q", 1)),
     ):
         raise kind("x")

@@ -47,6 +47,7 @@ OVERRIDDEN = {
         "_existing_manifests",
         "_manifests",
         "_process_manifests",
+        "_summary",
     ],
     Transaction: ["_stage"],
     Table: ["_do_commit"],
@@ -67,8 +68,8 @@ def test_methods_that_are_called_or_overridden(kind):
 
 def test_what_the_door_imports_is_there():
     assert all(hasattr(_pyiceberg, name) for name in _pyiceberg.__all__)
-    given = inspect.signature(_pyiceberg._ManifestMergeManager).parameters
-    assert {"merge_enabled", "snapshot_producer"} <= given.keys()
+    given = inspect.signature(_pyiceberg._MergeAppendFiles._summary).parameters
+    assert list(given) == ["self", "snapshot_properties"]
 
 
 def test_fields_know_what_is_around_them():

@@ -1,0 +1,326 @@
+"""The two ways in which an epoch of upserts changes the files of a table. Driver.
+
+Merge on read leaves the data files of replaced rows unchanged, and adds files that delete these
+rows by their positions. Copy on write replaces each such data file by files of its other rows. The
+table's property `write.merge.mode` decides, as in Iceberg's own engines, or the option
+`upsertMode`. Both ways add data files with the epoch's last upsert of each key. Work of one attempt
+to commit is used by the next one where the table has not changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from krishiv_spark.errors import CommitRejected, OptionError
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.base import Epoch, Task
+from krishiv_spark.sinks.iceberg.data_files import write_files
+from krishiv_spark.sinks.iceberg.epoch_updates import EpochUpdate, SnapshotChanges, check_fits
+from krishiv_spark.sinks.iceberg.orphans import delete_unnamed
+from krishiv_spark.sinks.iceberg.position_deletes import DeletedRows, write_position_deletes
+from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
+from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, task_table_spec
+from krishiv_spark.sinks.iceberg.upsert_staging import EpochChanges, UpsertSpec, filter_rows
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.typedef import Record
+
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+    from krishiv_spark.sinks.iceberg.position_deletes import Positions
+
+__all__ = [
+    "MERGE_MODE",
+    "CopyOnWrite",
+    "MergeOnRead",
+    "UpsertMode",
+    "UpsertUpdate",
+    "create_upsert_update",
+    "find_upsert_mode",
+]
+
+MERGE_MODE = "write.merge.mode"
+"""Iceberg's property: how a MERGE changes rows."""
+
+_COPY_ON_WRITE: Final = "copy-on-write"
+_MERGE_ON_READ: Final = "merge-on-read"
+
+_DELETES_SINCE = 2
+"""The format version that introduced delete files."""
+
+UpsertMode: TypeAlias = Literal["copy-on-write", "merge-on-read"]
+_Files: TypeAlias = "tuple[DataFile, ...]"
+
+
+def find_upsert_mode(options: IcebergSinkOptions, metadata: TableMetadata) -> UpsertMode:
+    """Return how upserts change a table: by the option, or else by the table's property.
+
+    A table without the property has copy on write, which is Iceberg's default, and which tables of
+    earlier versions of this package continue to have.
+
+    Raises:
+        OptionError: If the property has an unknown value, or the option asks for delete files in a
+            table whose format version has none.
+    """
+    if options.upsert_mode is not None:
+        if options.upsert_mode == _MERGE_ON_READ and metadata.format_version < _DELETES_SINCE:
+            raise OptionError(
+                f"{FORMAT}: 'upsertMode' = {_MERGE_ON_READ!r} requires a table of format version "
+                f"{_DELETES_SINCE}, and table {options.table_name} has version "
+                f"{metadata.format_version}: use {_COPY_ON_WRITE!r}, or upgrade the table"
+            )
+        return options.upsert_mode
+    given = metadata.properties.get(MERGE_MODE, _COPY_ON_WRITE)
+    mode = given.strip().lower()
+    if mode == _COPY_ON_WRITE:
+        return _COPY_ON_WRITE
+    if mode != _MERGE_ON_READ:
+        raise OptionError(
+            f"{FORMAT}: table property {MERGE_MODE!r} is {given[:100]!r}: it must be "
+            f"{_COPY_ON_WRITE!r} or {_MERGE_ON_READ!r}. Correct it, or give 'upsertMode'"
+        )
+    return _MERGE_ON_READ if metadata.format_version >= _DELETES_SINCE else _COPY_ON_WRITE
+
+
+def create_upsert_update(
+    options: IcebergSinkOptions,
+    staged: Sequence[StagedDataFiles],
+    upsert_spec: UpsertSpec,
+    epoch: Epoch,
+    metadata: TableMetadata,
+) -> UpsertUpdate:
+    """Create the update of an epoch of upserts in the mode of its table.
+
+    Raises:
+        OptionError: As `find_upsert_mode`.
+    """
+    is_merge = find_upsert_mode(options, metadata) == _MERGE_ON_READ
+    kind = MergeOnRead if is_merge else CopyOnWrite
+    return kind(options, staged, upsert_spec, epoch)
+
+
+class UpsertUpdate(EpochUpdate):
+    """An epoch of upserts: the common part of both modes.
+
+    Args:
+        options: Options of the sink.
+        staged: The changes that tasks have staged.
+        upsert_spec: How rows change others.
+        epoch: Its query and number become part of the names of written files.
+    """
+
+    def __init__(
+        self,
+        options: IcebergSinkOptions,
+        staged: Sequence[StagedDataFiles],
+        upsert_spec: UpsertSpec,
+        epoch: Epoch,
+    ) -> None:
+        super().__init__(staged)
+        self._options = options
+        self._upsert_spec = upsert_spec
+        self._epoch = epoch
+        self._changes: EpochChanges | None = None
+        self._added: dict[int, _Files] = {}
+        self._used: set[str] = set()
+
+    def plan(self, table: Table) -> SnapshotChanges:
+        """Return the changes of the epoch, and write the files that no earlier attempt has written.
+
+        Raises:
+            CommitRejected: If the changes do not fit the table, a file is not Parquet, or the keys
+                do not fit into memory.
+        """
+        check_fits(self.staged, table.metadata)
+        if self._changes is None:
+            paths = [path for item in self.staged for path in item.changes]
+            self._changes = EpochChanges(table.io, paths, self._upsert_spec)
+        with _reject_arrow_errors(self._epoch):
+            made = self._plan_files(table, self._changes)
+        self._used = {file.file_path for file in (*made.added, *made.deletes)}
+        return made
+
+    @abstractmethod
+    def _plan_files(self, table: Table, changes: EpochChanges) -> SnapshotChanges:
+        """Return the changes of files; called for each attempt."""
+
+    @abstractmethod
+    def _list_written(self) -> Iterable[DataFile]:
+        """Return the files that all attempts have written, except those of `_add`."""
+
+    def delete_written(self, *, is_committed: bool) -> None:
+        """Delete written files that are not in the table; best effort, the rest is for vacuum.
+
+        A file that a snapshot names remains, whatever `is_committed` is.
+        """
+        added = (file for files in self._added.values() for file in files)
+        written = {file.file_path for file in (*added, *self._list_written())}
+        unused = written - self._used if is_committed else written
+        with contextlib.suppress(Exception):
+            delete_unnamed(self._options, unused, self.staged)
+
+    def delete_staged(self, io: FileIO) -> None:
+        """Delete the staged changes: the table has data files of them."""
+        for path in {path for item in self.staged for path in item.changes}:
+            with contextlib.suppress(Exception):
+                io.delete(path)
+
+    def _add(self, table: Table, changes: EpochChanges) -> _Files:
+        """Return data files of the epoch's last upsert of each key."""
+        # Another attempt may find another schema, whose columns these files would not have.
+        schema = table.metadata.current_schema_id
+        if schema not in self._added:
+            self._added[schema] = self._write(table, changes.read_upserts())
+        return self._added[schema]
+
+    def _write(self, table: Table, rows: Iterator[pa.RecordBatch]) -> _Files:
+        spec = task_table_spec(table, self._options.target_file_size)
+        staged = write_files(spec, rows, self._create_task())
+        return () if staged is None else staged.files
+
+    def _create_task(self) -> Task:
+        """Return an attempt of a task with a nonce, for names that no other file has."""
+        return Task(self._epoch.query, self._epoch.number, 0, 0)
+
+
+class CopyOnWrite(UpsertUpdate):
+    """An epoch of upserts that replaces each file with a changed row by files of its other rows."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._rewritten: dict[tuple[str, ...], _Files | None] = {}
+
+    def _plan_files(self, table: Table, changes: EpochChanges) -> SnapshotChanges:
+        """Return new and rewritten files as added, and the originals of the latter as removed."""
+        replaced = dict(self._rewrite(table, changes.keys))
+        added = [*self._add(table, changes)]
+        added += (file for files in replaced.values() for file in files)
+        return SnapshotChanges(added, list(replaced))
+
+    def _list_written(self) -> Iterable[DataFile]:
+        rewritten = filter(None, self._rewritten.values())
+        return (file for files in rewritten for file in files)
+
+    def _rewrite(self, table: Table, keys: pa.Table) -> Iterator[tuple[DataFile, _Files]]:
+        """Return the files that have rows of the keys, each with files of its other rows."""
+        lookup = RowLookup(table, self._upsert_spec.keys)
+        for task in lookup.plan_candidates(keys):
+            # With another schema, or more deletes, the remaining rows are different.
+            cache_key = (
+                str(table.metadata.current_schema_id),
+                task.file.file_path,
+                *sorted(file.file_path for file in task.delete_files),
+            )
+            if cache_key not in self._rewritten:
+                self._rewritten[cache_key] = self._rewrite_file(table, task, lookup, keys)
+            files = self._rewritten[cache_key]
+            if files is not None:
+                yield task.file, files
+
+    def _rewrite_file(
+        self, table: Table, task: FileScanTask, lookup: RowLookup, keys: pa.Table
+    ) -> _Files | None:
+        """Write the rows of a file that have none of the keys; None if no row has one."""
+        found = lookup.find(task, keys)
+        if found is None:
+            return None
+        # The file is read again, batch by batch: all of its columns may not fit into memory.
+        return self._write(table, filter_rows(lookup.read(task), ~found))
+
+
+class MergeOnRead(UpsertUpdate):
+    """An epoch of upserts that deletes replaced rows by their positions in unchanged data files.
+
+    A data file without a remaining row is removed instead. Positions belong to one data file, whose
+    rows never change: after a lost race, only files that the table did not have before are read.
+    """
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._found: dict[tuple[int, str], Positions] = {}
+        self._written: list[tuple[DeletedRows, DataFile]] = []
+
+    def _plan_files(self, table: Table, changes: EpochChanges) -> SnapshotChanges:
+        """Return new files as added, and files that delete the rows of their keys as deletes."""
+        removed: list[DataFile] = []
+        deleted: dict[tuple[int, Record], DeletedRows] = {}
+        for task, positions, is_whole in self._find_rows(table, changes.keys):
+            if is_whole:
+                removed.append(task.file)
+            else:
+                group = DeletedRows.group_of(task.file)
+                deleted.setdefault(group, DeletedRows(task.file)).add(task.file, positions)
+        added = self._add(table, changes)
+        deletes = [self._write_deletes(table, rows) for rows in deleted.values()]
+        return SnapshotChanges(added, removed, deletes)
+
+    def _list_written(self) -> Iterable[DataFile]:
+        return (file for _, file in self._written)
+
+    def _find_rows(
+        self, table: Table, keys: pa.Table
+    ) -> Iterator[tuple[FileScanTask, Positions, bool]]:
+        """Return the rows to be deleted, by data file, and whether these are all of its rows."""
+        lookup = RowLookup(table, self._upsert_spec.keys)
+        for task in lookup.plan_candidates(keys):
+            cache_key = (table.metadata.current_schema_id, task.file.file_path)
+            if cache_key not in self._found:
+                self._found[cache_key] = lookup.find_positions(task.file, keys)
+            positions = self._found[cache_key]
+            if not len(positions):
+                continue
+            before = lookup.list_deleted(task)
+            rest = np.setdiff1d(positions, before, assume_unique=True)
+            if len(rest):
+                yield task, rest, len(before) + len(rest) == task.file.record_count
+
+    def _write_deletes(self, table: Table, rows: DeletedRows) -> DataFile:
+        """Return a file of deleted positions; one of an earlier attempt if it has the same ones."""
+        for known, file in self._written:
+            if known == rows:
+                return file
+        spec = task_table_spec(table, self._options.target_file_size)
+        file = write_position_deletes(spec, rows, self._create_task())
+        self._written.append((rows, file))
+        return file
+
+
+@contextlib.contextmanager
+def _reject_arrow_errors(epoch: Epoch) -> Iterator[None]:
+    """Convert errors of Arrow into the rejection of an epoch.
+
+    Raises:
+        CommitRejected: If there is not enough memory, or Arrow refuses the keys or the rows.
+    """
+    try:
+        yield
+    except (MemoryError, pa.ArrowException) as error:
+        raise CommitRejected(
+            f"{FORMAT}: epoch {epoch.number} of query {epoch.query} cannot be computed: "
+            f"{type(error).__name__}: {error}; {_advise(error)}"
+        ) from error
+
+
+def _advise(error: Exception) -> str:
+    # Arrow's memory error is a MemoryError too; its capacity error is about arrays above 2 GB.
+    if not isinstance(error, (MemoryError, pa.ArrowCapacityError)):
+        return (
+            "nothing of the epoch is in the table. Memory is sufficient: compare the types of "
+            "'keyColumns' and 'orderColumn' in the rows and in the table, and report this as a "
+            "bug if they match"
+        )
+    return (
+        "the driver keeps the keys of the epoch's changes ('keyColumns', 'orderColumn') and "
+        "those of one data file in memory: give it more, or use shorter keys. A batch that "
+        "Spark has planned keeps its size; later ones are as small as the limits of the source "
+        "specify"
+    )
