@@ -300,6 +300,7 @@ class DeleteFile(NamedTuple):
 
     file_path: str
     file_format: Any
+    record_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +314,7 @@ class TableFile:
         constants: Values by field id of columns that the file may lack, since it is partitioned
             by them; a value may be null (Iceberg spec, "Column Projection").
         deletes: Files that may name deleted rows of it.
+        only: If not empty, files that may name rows of it: no other rows are read.
         newest_ms: Newest event time, milliseconds since 1970 UTC; None if there is none, or if it
             is unknown.
         unknown: Reason why it is unknown.
@@ -323,13 +325,25 @@ class TableFile:
     rows: int
     constants: tuple[tuple[int, Any], ...] = ()
     deletes: tuple[DeleteFile, ...] = ()
+    only: tuple[DeleteFile, ...] = ()
     newest_ms: int | None = None
     unknown: str | None = None
 
     def paths(self) -> Iterator[str]:
         """Yield the files that are opened to read its rows."""
         yield self.path
-        yield from (delete.file_path for delete in self.deletes)
+        yield from (delete.file_path for delete in (*self.deletes, *self.only))
+
+    @property
+    def read_rows(self) -> int:
+        """The maximum number of rows that are read, without a look at deletes."""
+        named = sum(delete.record_count for delete in self.only)
+        return min(self.rows, named) if self.only else self.rows
+
+    @property
+    def read_size(self) -> int:
+        """The approximate number of bytes that are read."""
+        return max(1, self.size * self.read_rows // self.rows) if self.rows else self.size
 
 
 class SnapshotFiles:
@@ -435,8 +449,8 @@ def to_table_file(
 
 
 def _to_delete_files(files: Iterable[DataFile]) -> tuple[DeleteFile, ...]:
-    # Sorted, so that two files with the same deletes are equal.
-    return tuple(sorted(DeleteFile(file.file_path, file.file_format) for file in files))
+    found = (DeleteFile(one.file_path, one.file_format, max(0, one.record_count)) for one in files)
+    return tuple(sorted(found))  # so that two files with the same deletes are equal
 
 
 def _get_constants(file: DataFile, spec: Any) -> tuple[tuple[int, Any], ...]:

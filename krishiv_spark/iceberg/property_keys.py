@@ -19,6 +19,7 @@ __all__ = [
     "DIGEST_PREFIX",
     "EPOCH_KEY",
     "EPOCH_PREFIX",
+    "MERGE_MODE",
     "NO_EPOCH",
     "OFFSETS_PREFIX",
     "PARENT_KEY",
@@ -51,6 +52,9 @@ DIGEST_PREFIX = "krishiv.plan."
 
 OFFSETS_PREFIX = "krishiv.offsets."
 """Likewise: that number, and the offset of each source at the end of the epoch, as JSON."""
+
+MERGE_MODE = "write.merge.mode"
+"""Iceberg's table property: whether a MERGE, here an upsert, writes delete files."""
 
 UPSERT_KEY = "krishiv.upsert.key"
 """A table property: the ids of the key columns of the newest upsert, separated by commas."""

@@ -39,8 +39,8 @@ __all__ = [
     "ScanProjection",
     "ScanTaskGroup",
     "choose_task_bytes",
-    "list_deleted_positions",
     "plan_tasks",
+    "read_all_deleted",
     "read_files",
     "read_task",
     "select_row_groups",
@@ -167,8 +167,10 @@ def read_task(part: ScanTaskGroup) -> Iterator[pa.RecordBatch]:
     with redact_errors(scan.io, "read files of the table"):
         for piece in part.ranges:
             try:
-                rows = _read_range(piece, scan, deletes.list_positions(piece.file))
-                yield from name_rows(piece.file.path, rows)
+                chosen = deletes.choose_rows(piece.file)
+                if not chosen.is_empty:
+                    rows = _read_range(piece, scan, chosen)
+                    yield from name_rows(piece.file.path, rows)
             except SchemaError as error:
                 raise SchemaError(f"{FORMAT}: {piece.file.path}: {error}") from error
 
@@ -185,8 +187,46 @@ def _load_scan(pickled: bytes) -> ScanProjection:
     return scan
 
 
+@dataclass(frozen=True)
+class _ChosenRows:
+    """The rows of a file that are read.
+
+    Attributes:
+        positions: Positions of rows in the file, ascending.
+        are_read: True if only these rows are read; False if all others are.
+    """
+
+    positions: _Positions
+    are_read: bool
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no row is read."""
+        return self.are_read and not len(self.positions)
+
+    def filter(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+        """Return the chosen rows of consecutive rows, of which the first has a given position."""
+        low, high = np.searchsorted(self.positions, (first, first + batch.num_rows))
+        if low == high:
+            return batch.slice(0, 0) if self.are_read else batch
+        flags = np.full(batch.num_rows, not self.are_read)
+        flags[self.positions[low:high] - first] = self.are_read
+        return batch.filter(pa.array(flags))
+
+    def select_groups(
+        self, file: ParquetInput, others: frozenset[int] | None
+    ) -> frozenset[int] | None:
+        """Return those of some row groups that have chosen rows; None for all."""
+        if not self.are_read:
+            return others
+        groups = range(file.metadata.num_row_groups)
+        ends = np.cumsum([file.metadata.row_group(group).num_rows for group in groups])
+        found = frozenset(np.unique(np.searchsorted(ends, self.positions, "right")).tolist())
+        return found if others is None else found & others
+
+
 def _read_range(
-    piece: FileScanTask, scan: ScanProjection, deleted: np.ndarray[Any, Any]
+    piece: FileScanTask, scan: ScanProjection, chosen: _ChosenRows
 ) -> Iterator[pa.RecordBatch]:
     from krishiv_spark.iceberg.projection import Projection
 
@@ -194,12 +234,13 @@ def _read_range(
         _check_rows(file, piece.file)
         stored, fixes = _read_file_schema(file, scan, piece.file.path)
         projection = Projection.from_file(scan.wanted.fields, stored, dict(piece.file.constants))
-        condition, groups = scan.condition, select_row_groups(source, stored, piece.file, scan)
+        groups = select_row_groups(source, stored, piece.file, scan)
+        groups = chosen.select_groups(file, groups)
         # If no column is needed, any column gives the number of rows.
         columns = projection.columns or file.schema.names[:1]
         for first, batch in read_row_groups(file, piece, piece.file.size, columns, only=groups):
-            rows = _apply_corrections(_drop_deleted(batch, first, deleted), fixes)
-            yield from _filter_rows(projection.fit(rows), condition, scan.columns)
+            rows = _apply_corrections(chosen.filter(batch, first), fixes)
+            yield from _filter_rows(projection.fit(rows), scan.condition, scan.columns)
 
 
 @contextmanager
@@ -289,24 +330,6 @@ def _drop_unmapped_columns(schema: pa.Schema, names: NameMapping | None) -> pa.S
     return pa.schema([field for field in schema if field.name in known])
 
 
-def _drop_deleted(
-    batch: pa.RecordBatch, first: int, deleted: np.ndarray[Any, Any]
-) -> pa.RecordBatch:
-    """Return the rows that are not deleted.
-
-    Args:
-        batch: Consecutive rows of a file.
-        first: Position in the file of the first row.
-        deleted: Positions of deleted rows, ascending.
-    """
-    low, high = np.searchsorted(deleted, (first, first + batch.num_rows))
-    if low == high:
-        return batch
-    keep = np.ones(batch.num_rows, bool)
-    keep[deleted[low:high] - first] = False
-    return batch.filter(pa.array(keep))
-
-
 def _filter_rows(batch: pa.RecordBatch, condition: Any, columns: int) -> Iterator[pa.RecordBatch]:
     if condition is None:
         yield batch
@@ -354,13 +377,30 @@ def _may_be_nan(schema: Schema, number: int) -> bool:
     return isinstance(schema.find_type(number), (DoubleType, FloatType))
 
 
-def list_deleted_positions(io: FileIO, file: TableFile) -> _Positions:
-    """Return the positions of deleted rows in a file, ascending.
+def read_all_deleted(io: FileIO, delete: DeleteFile, path: str) -> Mapping[str, _Positions]:
+    """Return the positions that a delete file names, by the paths of data files.
+
+    Args:
+        io: The FileIO that reaches the file.
+        delete: The delete file.
+        path: A data file. If the delete file is not Parquet, the result may have no other one.
 
     Raises:
-        BadFileError: If one of its delete files cannot be read.
+        BadFileError: If the delete file cannot be read.
     """
-    return _Deletes(io, [file]).list_positions(file)
+    with translate_file_errors(delete.file_path), _explain_delete_errors(delete.file_path):
+        if delete.file_format != _PARQUET:
+            return _read_positions(io, delete, [path])
+        rows = pa.Table.from_batches(_read_deleted_rows(io, delete), _DELETE_SCHEMA).drop_null()
+    if not rows.num_rows:
+        return {}
+    paths = rows["file_path"].dictionary_encode().chunks  # of one dictionary
+    numbers = np.concatenate([chunk.indices.to_numpy() for chunk in paths])
+    positions = rows["pos"].to_numpy()
+    order = np.lexsort((positions, numbers))
+    names = paths[0].dictionary.to_pylist()
+    ends = np.searchsorted(numbers[order], np.arange(1, len(names)))
+    return dict(zip(names, np.split(positions[order], ends), strict=True))
 
 
 class _Deletes:
@@ -376,12 +416,21 @@ class _Deletes:
         self._read: dict[DeleteFile, Mapping[str, _Positions]] = {}
         self._wanted: dict[DeleteFile, set[str]] = {}
         for file in files:
-            for delete in file.deletes:
+            for delete in (*file.deletes, *file.only):
                 self._wanted.setdefault(delete, set()).add(file.path)
 
-    def list_positions(self, file: TableFile) -> _Positions:
-        """Return the positions of deleted rows in a file, ascending."""
-        chunks = [self._read_positions(delete).get(file.path) for delete in file.deletes]
+    def choose_rows(self, file: TableFile) -> _ChosenRows:
+        """Return the rows of a file that are read."""
+        deleted = self.list_positions(file.path, file.deletes)
+        if not file.only:
+            return _ChosenRows(deleted, are_read=False)
+        named = self.list_positions(file.path, file.only)
+        named = named[(named >= 0) & (named < file.rows)]
+        return _ChosenRows(np.setdiff1d(named, deleted, assume_unique=True), are_read=True)
+
+    def list_positions(self, path: str, deletes: Iterable[DeleteFile]) -> _Positions:
+        """Return the positions of rows of a file that some delete files name, ascending."""
+        chunks = [self._read_positions(delete).get(path) for delete in deletes]
         found = [part for part in chunks if part is not None]
         # Two delete files may name the same row.
         return np.unique(np.concatenate(found)) if found else _NO_POSITIONS
@@ -420,13 +469,18 @@ def _read_positions(
         other = read_deleted_positions(io, delete)
         return {path: other[path].to_numpy().astype(np.int64) for path in paths if path in other}
     found: dict[str, list[_Positions]] = {path: [] for path in paths}
+    for rows in _read_deleted_rows(io, delete):
+        for path, kept in found.items():
+            positions = rows.filter(pc.equal(rows["file_path"], path))["pos"]
+            kept.append(positions.drop_null().to_numpy())
+    return {path: np.concatenate([_NO_POSITIONS, *kept]) for path, kept in found.items()}
+
+
+def _read_deleted_rows(io: FileIO, delete: DeleteFile) -> Iterator[pa.RecordBatch]:
+    """Yield the paths and positions of a delete file in Parquet."""
     with io.new_input(delete.file_path).open() as source:
         file = open_input(source)
         if missing := {*_DELETE_COLUMNS}.difference(file.schema.names):
             raise pa.ArrowInvalid(f"as a delete file, it lacks the columns {sorted(missing)}")
         for batch in read_all(file, _DELETE_COLUMNS):
-            rows = pa.Table.from_batches([batch]).cast(_DELETE_SCHEMA)
-            for path, kept in found.items():
-                positions = rows.filter(pc.equal(rows["file_path"], path))["pos"]
-                kept.append(positions.drop_null().to_numpy())
-    return {path: np.concatenate([_NO_POSITIONS, *kept]) for path, kept in found.items()}
+            yield batch.select(_DELETE_COLUMNS).cast(_DELETE_SCHEMA)

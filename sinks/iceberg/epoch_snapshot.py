@@ -24,6 +24,7 @@ from pyiceberg.avro.file import SYNC_SIZE, AvroOutputFile
 from pyiceberg.manifest import (
     UNASSIGNED_SEQ,
     DataFile,
+    DataFileContent,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
@@ -249,22 +250,22 @@ class EpochSnapshot(MergeAppend):
         Raises:
             CommitRejected: If the table does not have a file that is to be removed.
         """
-        paths = {file.file_path for file in self._deleted_data_files}
-        if paths:
+        missing_paths: dict[ManifestContent, set[str]] = defaultdict(set)
+        for file in self._deleted_data_files:
+            missing_paths[_content_of(file)].add(file.file_path)
+        if missing_paths:
             self._build_delete_files_partition_predicate()
         may_have = KeyDefaultDict(self._build_manifest_evaluator)
         for manifest in self._existing_manifests():
-            is_data = manifest.content != ManifestContent.DELETES
-            if (
-                len(removed) < len(paths)
-                and is_data
-                and may_have[manifest.partition_spec_id](manifest)
-            ):
+            paths = missing_paths[ManifestContent(manifest.content)]
+            if paths and may_have[manifest.partition_spec_id](manifest):
+                before = len(removed)
                 yield from self._rewrite_without(manifest, paths, removed)
+                paths -= {entry.data_file.file_path for entry in removed[before:]}
             else:
                 yield manifest
-        if len(removed) < len(paths):
-            missing = ", ".join(sorted(paths - {entry.data_file.file_path for entry in removed}))
+        if any(missing_paths.values()):
+            missing = ", ".join(sorted(path for paths in missing_paths.values() for path in paths))
             raise CommitRejected(
                 f"{FORMAT}: the table does not have the files to be removed: {missing}"
             )
@@ -279,7 +280,8 @@ class EpochSnapshot(MergeAppend):
         if not found:
             yield manifest
         elif len(found) < len(entries):
-            with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+            spec, content = self.spec(manifest.partition_spec_id), ManifestContent(manifest.content)
+            with self.new_manifest_writer(spec, content) as writer:
                 for entry in entries:
                     if entry.data_file.file_path not in paths:
                         writer.existing(entry)
@@ -292,11 +294,11 @@ class EpochSnapshot(MergeAppend):
 
         The next snapshot does not list them.
         """
-        by_spec: dict[int, list[ManifestEntry]] = defaultdict(list)
+        groups: dict[tuple[int, ManifestContent], list[ManifestEntry]] = defaultdict(list)
         for entry in removed:
-            by_spec[entry.data_file.spec_id].append(entry)
-        for spec_id, entries in by_spec.items():
-            with self.new_manifest_writer(self.spec(spec_id)) as writer:
+            groups[entry.data_file.spec_id, _content_of(entry.data_file)].append(entry)
+        for (spec_id, content), entries in groups.items():
+            with self.new_manifest_writer(self.spec(spec_id), content) as writer:
                 for entry in entries:
                     writer.delete(entry)
             yield writer.to_manifest_file()
@@ -402,9 +404,15 @@ class EpochSnapshot(MergeAppend):
 
 def _choose_operation(changes: SnapshotChanges) -> Operation:
     """Return the operation that Iceberg-Java gives a snapshot with such changes."""
-    if changes.deletes and not (changes.added or changes.removed):
+    removes_data = any(file.content == DataFileContent.DATA for file in changes.removed)
+    if changes.deletes and not (changes.added or removes_data):
         return Operation.DELETE
     return Operation.OVERWRITE if changes.deletes or changes.removed else Operation.APPEND
+
+
+def _content_of(file: DataFile) -> ManifestContent:
+    is_data = file.content == DataFileContent.DATA
+    return ManifestContent.DATA if is_data else ManifestContent.DELETES
 
 
 class _Tier(NamedTuple):

@@ -42,6 +42,8 @@ __all__ = [
 _DISK = {None, "file"}
 """Schemes of paths that may be a different folder on each machine."""
 
+_NEWEST_VERSION = 2
+
 _OLD_S = 600.0
 """Age from which staged files in a store are checked before a commit. A vacuum deletes only files
 older than its guard age, and no sensible guard age is shorter."""
@@ -71,7 +73,7 @@ class SnapshotChanges:
 
     Attributes:
         added: Data files, durable and in no manifest of the table.
-        removed: Data files of the table.
+        removed: Data files and delete files of the table.
         deletes: Files that delete rows of data files by their positions, durable and in no manifest
             of the table; each has the partition spec of its data files.
     """
@@ -132,8 +134,10 @@ class Replace(EpochUpdate):
         from krishiv_spark.sinks.iceberg.replaced_rows import plan_data_files
 
         check_fits(self.staged, table.metadata)
-        removed = [task.file for task in plan_data_files(table)]
-        return SnapshotChanges(_data_files(self.staged), removed)
+        removed = dict.fromkeys(
+            file for task in plan_data_files(table) for file in (task.file, *task.delete_files)
+        )
+        return SnapshotChanges(_data_files(self.staged), list(removed))
 
 
 def check_fits(staged: Sequence[StagedDataFiles], metadata: TableMetadata) -> None:
@@ -143,8 +147,16 @@ def check_fits(staged: Sequence[StagedDataFiles], metadata: TableMetadata) -> No
     that prune by partition then do not find their rows.
 
     Raises:
-        CommitRejected: If there is such a file, or one is named twice.
+        CommitRejected: If there is such a file, or one is named twice; or the table was upgraded
+            to a format version whose delete files and manifests this sink does not write.
     """
+    if metadata.format_version > _NEWEST_VERSION:
+        raise CommitRejected(
+            f"{FORMAT}: the table was upgraded to format version {metadata.format_version} while "
+            f"its epoch was written, and PyIceberg writes versions 1 and {_NEWEST_VERSION} only. "
+            "Nothing of the epoch is visible. Continue with an engine that writes this version, or "
+            "with a new table of an older one"
+        )
     _check_distinct(staged)
     for item in staged:
         if item.table != str(metadata.table_uuid):

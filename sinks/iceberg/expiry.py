@@ -25,7 +25,7 @@ from krishiv_spark.iceberg.file_io import get_guarded_io
 from krishiv_spark.iceberg.guarded_catalog import GuardedMetastoreCatalog
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import OwnFiles
-from krishiv_spark.iceberg.property_keys import iterate_ancestors, parse_count
+from krishiv_spark.iceberg.property_keys import MERGE_MODE, iterate_ancestors, parse_count
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.messages.redaction import excerpt
 from krishiv_spark.runtime.once import warn_once
@@ -148,7 +148,10 @@ def make_default_properties(options: IcebergSinkOptions) -> dict[str, str]:
     """Return the sink's own properties of a new table: those that the user did not give."""
     snapshots = {} if options.keep_snapshots == "all" else _SNAPSHOTS
     files = {} if options.keep_metadata_files == "all" else _FILES
-    own = {**snapshots, **files}
+    # The property says how upserts change rows; tables of format version 1 have no delete files.
+    has_deletes = options.table_properties.get("format-version", "2") != "1"
+    mode = {MERGE_MODE: options.upsert_mode or "merge-on-read"} if has_deletes else {}
+    own = {**snapshots, **files, **mode}
     return {key: text for key, text in own.items() if key not in options.table_properties}
 
 

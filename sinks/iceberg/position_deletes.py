@@ -7,6 +7,7 @@ partition and the partition spec of the data files: readers apply it to no other
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from pyiceberg.typedef import Record
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.task_table import TaskTableSpec, file_name_prefix
 
-__all__ = ["DeletedRows", "Positions", "write_position_deletes"]
+__all__ = ["DeletedRows", "Positions", "choose_to_merge", "write_position_deletes"]
 
 Positions: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 """Positions of rows in a data file, from 0, ascending."""
@@ -28,6 +29,9 @@ _PATH, _POSITION = 2147483546, 2147483545
 """Iceberg spec, "Reserved Field IDs"; other engines find the columns by them."""
 
 _NAMES = pa.dictionary(pa.int32(), pa.string())
+_FANOUT = 8
+"""Delete files of one size that are merged."""
+
 _ID = "PARQUET:field_id"
 _SCHEMA = pa.schema(
     [
@@ -54,9 +58,13 @@ class DeletedRows:
         """Return a key that data files have in common whose deletes may be in one file."""
         return file.spec_id, file.partition
 
-    def add(self, file: DataFile, positions: Positions) -> None:
-        """Add the deleted rows of one data file."""
-        self._positions[file.file_path] = positions
+    def add(self, path: str, positions: Positions) -> None:
+        """Add deleted rows of one data file."""
+        known = self._positions.get(path)
+        self._positions[path] = positions if known is None else np.union1d(known, positions)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._positions.values()))
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -89,6 +97,32 @@ def _are_equal(one: tuple[str, Positions], other: tuple[str, Positions]) -> bool
     return one[0] == other[0] and np.array_equal(one[1], other[1])
 
 
+def choose_to_merge(rows: int, files: Sequence[DataFile]) -> Sequence[DataFile]:
+    """Return the delete files whose rows a new delete file of their partition contains too.
+
+    Without it, a data file would get one more delete file with each epoch. Eight files of similar
+    size become one, so that the entry of a deleted row is written once for each power of eight.
+
+    Args:
+        rows: Number of rows of the new file.
+        files: Delete files of the table in the partition, in Parquet.
+    """
+    tiers: dict[int, list[DataFile]] = defaultdict(list)
+    for file in files:
+        tiers[_level_of(file.record_count)].append(file)
+    chosen: list[DataFile] = []
+    for level in sorted(tiers):
+        if level <= _level_of(rows) and len(tiers[level]) >= _FANOUT - 1:
+            chosen += tiers[level]
+            rows += sum(file.record_count for file in tiers[level])
+    return chosen
+
+
+def _level_of(rows: int) -> int:
+    """Return how often a delete file of this size has been merged, about."""
+    return (max(rows, 1).bit_length() - 1) // (_FANOUT.bit_length() - 1)
+
+
 def write_position_deletes(target: TaskTableSpec, rows: DeletedRows, task: Task) -> DataFile:
     """Write a file of deleted rows; no file remains if that fails.
 
@@ -103,9 +137,10 @@ def write_position_deletes(target: TaskTableSpec, rows: DeletedRows, task: Task)
     output = target.io.new_output(path)
     try:
         with output.create() as stream:
+            few_values: Any = ["file_path"]  # type checkers know no names here
             # Without Arrow's own schema, which would name a dictionary instead of a string.
             pq.write_table(
-                table, stream, compression="zstd", use_dictionary=["file_path"], store_schema=False
+                table, stream, compression="zstd", use_dictionary=few_values, store_schema=False
             )
         size = len(output)
     except BaseException:

@@ -9,7 +9,7 @@ where it can.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.catalogs import explain_catalog_errors
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.planning import (
+    DeleteFile,
     PlannedFile,
     UnreadableError,
     check_entry,
@@ -45,11 +46,12 @@ from krishiv_spark.iceberg.projection import to_stored_schema, widen_for_plannin
 from krishiv_spark.iceberg.property_keys import PARENT_KEY, iterate_ancestors
 from krishiv_spark.iceberg.scan_tasks import (
     ScanProjection,
-    list_deleted_positions,
     plan_tasks,
+    read_all_deleted,
     read_task,
 )
 from krishiv_spark.runtime.caches import LruCache
+from krishiv_spark.sinks.iceberg.key_index import CachedKeys, FileKeys, WantedKeys, match_keys
 from krishiv_spark.sinks.iceberg.position_deletes import Positions
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.upsert_staging import to_sortable
@@ -62,7 +64,14 @@ if TYPE_CHECKING:
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["RowLookup", "check_no_equality_deletes", "check_upsertable", "plan_data_files"]
+__all__ = [
+    "RowLookup",
+    "cache_deleted",
+    "check_no_equality_deletes",
+    "check_upsertable",
+    "is_parquet",
+    "plan_data_files",
+]
 
 _PARQUET = "PARQUET"
 
@@ -81,8 +90,16 @@ _MAX_VALUES = 200
 
 _ROW = "_krishiv_row"
 _NO_POSITIONS: Positions = np.empty(0, np.int64)
-_CHUNK_ROWS, _CHUNK_BYTES = 2**20, 2**25
-"""Limits of the keys of a file that are compared at once."""
+_CHUNK_ROWS, _CHUNK_BYTES = 2**19, 2**22
+"""Limits of the keys of a file that are hashed or compared at once. A hash of texts takes about 40
+bytes for each of their bytes."""
+
+_KEYS = CachedKeys()
+
+_DELETED: LruCache[str, Mapping[str, Positions]] = LruCache(
+    2**26, lambda found: 1 + sum(rows.nbytes + len(path) for path, rows in found.items())
+)
+"""The deleted positions that delete files name, by data file; limited by bytes."""
 
 
 def check_no_equality_deletes(table: Table, options: IcebergSinkOptions) -> None:
@@ -184,13 +201,18 @@ def _check_bounds(
                 )
 
 
+def is_parquet(file: DataFile) -> bool:
+    """Return True if a file has the format that this package reads and writes."""
+    return get_format_name(file) == _PARQUET
+
+
 def _check_parquet(file: DataFile) -> None:
     """Refuse a data file that an epoch has to read and that is not Parquet.
 
     Raises:
         CommitRejected: If the file has another format.
     """
-    if get_format_name(file) != _PARQUET:
+    if not is_parquet(file):
         raise CommitRejected(
             f"{FORMAT}: {file.file_path} is {get_format_name(file)}, and by its bounds may have "
             f"rows of the epoch's keys. Nothing was committed. {_REWRITE}"
@@ -270,8 +292,8 @@ class RowLookup:
         found[matches[_ROW].to_numpy()] = True
         return found
 
-    def find_positions(self, file: DataFile, keys: pa.Table) -> Positions:
-        """Return the positions of all rows of a candidate that have one of the keys.
+    def find_positions(self, file: DataFile, wanted: WantedKeys) -> Positions:
+        """Return the positions of all rows of a candidate that have one of the keys, ascending.
 
         Rows that are deleted count too: the result depends on the file and the keys only.
 
@@ -279,23 +301,59 @@ class RowLookup:
             CommitRejected: If the candidate is not a Parquet file.
         """
         _check_parquet(file)
-        found, first = [_NO_POSITIONS], 0
-        for rows in chunks(self._key_rows.read(PlannedFile(file)), _CHUNK_ROWS, _CHUNK_BYTES):
-            numbered = to_sortable(rows).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
-            matches = numbered.join(keys, self._names, join_type="inner")
-            found.append(matches[_ROW].to_numpy() + first)
-            first += rows.num_rows
-        return np.sort(np.concatenate(found))
+        pieces = chunks(self._key_rows.read(PlannedFile(file)), _CHUNK_ROWS, _CHUNK_BYTES)
+        if not _KEYS.admits(file.record_count, file.file_size_in_bytes):
+            return _compare_pieces(pieces, wanted.keys)
+        metadata = self._table.metadata
+        of_table = (metadata.table_uuid, metadata.current_schema_id, *self._names)
+        cache_key = (*of_table, file.file_path, file.file_size_in_bytes, file.record_count)
+        found = _KEYS.get(cache_key)
+        if found is None:
+            found = FileKeys.build(pieces)
+            _KEYS.put(cache_key, found)
+        return found.find(wanted)
 
     def list_deleted(self, task: FileScanTask) -> Positions:
-        """Return the positions of the rows of a data file that its delete files name."""
-        file = to_table_file(task, self._table.specs())
-        found = list_deleted_positions(self._table.io, file)
-        return found[(found >= 0) & (found < file.rows)]  # another program may have been wrong
+        """Return the positions of the rows of a data file that its delete files name, ascending."""
+        path = task.file.file_path
+        named = (self.read_deletes(delete, path) for delete in task.delete_files)
+        found = [rows.get(path, _NO_POSITIONS) for rows in named]
+        rows = np.unique(np.concatenate([_NO_POSITIONS, *found]))
+        # Another program may have named rows that the file does not have.
+        return rows[(rows >= 0) & (rows < task.file.record_count)]
+
+    def read_deletes(self, delete: DataFile, path: str = "") -> Mapping[str, Positions]:
+        """Return the positions that a delete file names, by data file.
+
+        Args:
+            delete: The delete file.
+            path: A data file. If the delete file is not Parquet, the result has no other one.
+        """
+        known = _DELETED.get(delete.file_path)
+        if known is None:
+            given = DeleteFile(delete.file_path, delete.file_format)
+            known = read_all_deleted(self._table.io, given, path)
+            if is_parquet(delete):
+                _DELETED.put(delete.file_path, known)
+        return known
 
     def read(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
         """Return all columns of the rows of a file, without deleted rows, in a fixed order."""
         return self._whole_rows.read(task)
+
+
+def cache_deleted(file: DataFile, rows: Iterable[tuple[str, Positions]]) -> None:
+    """Cache the content of a delete file that this process has written."""
+    _DELETED.put(file.file_path, dict(rows))
+
+
+def _compare_pieces(pieces: Iterator[pa.Table], keys: pa.Table) -> Positions:
+    """Return the positions of rows with one of the keys, without an index: for huge files."""
+    found, first = [_NO_POSITIONS], 0
+    for rows in pieces:
+        found.append(match_keys(to_sortable(rows), keys) + first)
+        first += rows.num_rows
+    return np.concatenate(found)
 
 
 class _RowReader:

@@ -19,12 +19,23 @@ import pyarrow as pa
 
 from krishiv_spark.errors import CommitRejected, OptionError
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.property_keys import MERGE_MODE
 from krishiv_spark.sinks.base import Epoch, Task
 from krishiv_spark.sinks.iceberg.data_files import write_files
 from krishiv_spark.sinks.iceberg.epoch_updates import EpochUpdate, SnapshotChanges, check_fits
+from krishiv_spark.sinks.iceberg.key_index import WantedKeys
 from krishiv_spark.sinks.iceberg.orphans import delete_unnamed
-from krishiv_spark.sinks.iceberg.position_deletes import DeletedRows, write_position_deletes
-from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
+from krishiv_spark.sinks.iceberg.position_deletes import (
+    DeletedRows,
+    choose_to_merge,
+    write_position_deletes,
+)
+from krishiv_spark.sinks.iceberg.replaced_rows import (
+    RowLookup,
+    cache_deleted,
+    is_parquet,
+    plan_data_files,
+)
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, task_table_spec
 from krishiv_spark.sinks.iceberg.upsert_staging import EpochChanges, UpsertSpec, filter_rows
 
@@ -39,7 +50,6 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.position_deletes import Positions
 
 __all__ = [
-    "MERGE_MODE",
     "CopyOnWrite",
     "MergeOnRead",
     "UpsertMode",
@@ -47,9 +57,6 @@ __all__ = [
     "create_upsert_update",
     "find_upsert_mode",
 ]
-
-MERGE_MODE = "write.merge.mode"
-"""Iceberg's property: how a MERGE changes rows."""
 
 _COPY_ON_WRITE: Final = "copy-on-write"
 _MERGE_ON_READ: Final = "merge-on-read"
@@ -251,30 +258,57 @@ class MergeOnRead(UpsertUpdate):
 
     def _plan_files(self, table: Table, changes: EpochChanges) -> SnapshotChanges:
         """Return new files as added, and files that delete the rows of their keys as deletes."""
+        lookup = RowLookup(table, self._upsert_spec.keys)
         removed: list[DataFile] = []
-        deleted: dict[tuple[int, Record], DeletedRows] = {}
-        for task, positions, is_whole in self._find_rows(table, changes.keys):
+        groups: dict[tuple[int, Record], _Group] = {}
+        for task, positions, is_whole in self._find_rows(lookup, table, changes.keys):
+            group = groups.setdefault(DeletedRows.group_of(task.file), _Group(task.file))
+            group.known.update(dict.fromkeys(filter(is_parquet, task.delete_files)))
             if is_whole:
                 removed.append(task.file)
             else:
-                group = DeletedRows.group_of(task.file)
-                deleted.setdefault(group, DeletedRows(task.file)).add(task.file, positions)
+                group.rows.add(task.file.file_path, positions)
+        merged = [*self._merge_deletes(lookup, table, groups.values(), removed)]
         added = self._add(table, changes)
-        deletes = [self._write_deletes(table, rows) for rows in deleted.values()]
-        return SnapshotChanges(added, removed, deletes)
+        deleted = [group.rows for group in groups.values() if len(group.rows)]
+        deletes = [self._write_deletes(table, rows) for rows in deleted]
+        return SnapshotChanges(added, [*removed, *merged], deletes)
+
+    @staticmethod
+    def _merge_deletes(
+        lookup: RowLookup, table: Table, groups: Iterable[_Group], removed: Sequence[DataFile]
+    ) -> Iterator[DataFile]:
+        """Return the delete files that the snapshot removes, after their rows were added.
+
+        These are small ones, which are merged, and those that name no data file of the table.
+        """
+        live: set[str] | None = None
+        for group in groups:
+            small = choose_to_merge(len(group.rows), [*group.known])
+            for delete in group.known if removed else small:
+                if live is None:
+                    live = {task.file.file_path for task in plan_data_files(table)}
+                    live -= {file.file_path for file in removed}
+                named = lookup.read_deletes(delete)
+                found = [path for path in named if path in live]
+                if found and delete not in small:
+                    continue
+                for path in found:
+                    group.rows.add(path, named[path])
+                yield delete
 
     def _list_written(self) -> Iterable[DataFile]:
         return (file for _, file in self._written)
 
     def _find_rows(
-        self, table: Table, keys: pa.Table
+        self, lookup: RowLookup, table: Table, keys: pa.Table
     ) -> Iterator[tuple[FileScanTask, Positions, bool]]:
         """Return the rows to be deleted, by data file, and whether these are all of its rows."""
-        lookup = RowLookup(table, self._upsert_spec.keys)
+        wanted = WantedKeys(keys)
         for task in lookup.plan_candidates(keys):
             cache_key = (table.metadata.current_schema_id, task.file.file_path)
             if cache_key not in self._found:
-                self._found[cache_key] = lookup.find_positions(task.file, keys)
+                self._found[cache_key] = lookup.find_positions(task.file, wanted)
             positions = self._found[cache_key]
             if not len(positions):
                 continue
@@ -291,7 +325,21 @@ class MergeOnRead(UpsertUpdate):
         spec = task_table_spec(table, self._options.target_file_size)
         file = write_position_deletes(spec, rows, self._create_task())
         self._written.append((rows, file))
+        cache_deleted(file, rows.files)
         return file
+
+
+class _Group:
+    """The rows that an epoch deletes in one partition.
+
+    Attributes:
+        rows: The rows.
+        known: Delete files of the table that apply to the data files of these rows.
+    """
+
+    def __init__(self, file: DataFile) -> None:
+        self.rows = DeletedRows(file)
+        self.known: dict[DataFile, None] = {}
 
 
 @contextlib.contextmanager

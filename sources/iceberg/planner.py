@@ -307,8 +307,8 @@ class SnapshotStream:
         try:
             for part in slices_from(history, position, self._policy):
                 for number, unit in self._iterate_units(table, part):
-                    rows += sum(file.rows for file in unit)
-                    size += sum(file.size for file in unit)
+                    rows += sum(file.read_rows for file in unit)
+                    size += sum(file.read_size for file in unit)
                     files = len(taken) + len(unit)
                     # The first unit is taken even if it is too large: otherwise the stream would
                     # never advance.

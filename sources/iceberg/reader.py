@@ -138,10 +138,11 @@ class IcebergReader(StreamReader[IcebergOffset, ScanTaskGroup | ChangeTask]):
         """Plan comparisons first, so that no row is deleted after the row that replaces it."""
         table, net = self._stream.list_net_changes(start, end)
         scan = self._columns.create_projection(table, row_filter)
-        if not net.removed:
-            return self._plan_tasks([*net.moved, *net.appended], scan)
+        removed, moved = net.list_compared()
+        if not removed:
+            return self._plan_tasks([*moved, *net.appended], scan)
         compared = plan_comparison(
-            net.removed, net.moved, scan, self._columns.arrow, self.options.key_columns
+            removed, moved, scan, self._columns.arrow, self.options.key_columns
         )
         return [*compared, *self._plan_tasks(list(net.appended), scan)]
 

@@ -155,6 +155,15 @@ def rewrite(
     return _replace(folder, gone, rows, _Dropping if drops_deletes else _OverwriteFiles)
 
 
+def drop_deletes(folder: Path) -> int:
+    """A snapshot in which the deleted rows are there again."""
+    table = table_in(folder)
+    transaction = table.transaction()
+    with transaction, _Dropping(Operation.OVERWRITE, transaction, table.io):
+        pass
+    return newest(folder)
+
+
 def _replace(folder: Path, gone: Iterable[str], rows: pa.Table, kind: type[_OverwriteFiles]) -> int:
     table = table_in(folder)
     files = [task.file for task in table.scan().plan_files() if task.file.file_path in gone]

@@ -10,11 +10,13 @@ from iceberg_life import IcebergLife
 from iceberg_reading import batch, reader, rows_of
 from iceberg_tables import (
     append,
+    append_grouped,
     catalog,
     compact,
     delete_by_vector,
     delete_equal,
     delete_rows,
+    drop_deletes,
     expire,
     expire_as_java,
     make_table,
@@ -28,6 +30,7 @@ from pyiceberg.types import IntegerType, LongType
 
 from krishiv_spark.errors import DataLossError, OptionError, SchemaError
 from krishiv_spark.iceberg.planning import UnreadableError
+from krishiv_spark.parquet.inputs import ParquetInput
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.iceberg.changelog import row_changes as changelog_rows
 from krishiv_spark.sources.iceberg.reader import IcebergOffset
@@ -92,11 +95,14 @@ def folder(tmp_path):
     return tmp_path
 
 
+in_both_modes = pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+
 # --- what a batch has
 
 
-def test_upserts_are_read_as_what_they_change(folder):
-    upsert = Life(folder)
+@in_both_modes
+def test_upserts_are_read_as_what_they_change(folder, mode):
+    upsert = Life(folder, upsertMode=mode)
     upsert((1, "a", "i"), (2, "b", "i"), (3, "c", "i"))
     upsert((1, None, "d"), (2, "b", "u"), (3, "C", "u"), (4, "d", "i"))
     upsert((5, "e", "i"))
@@ -109,8 +115,9 @@ def test_upserts_are_read_as_what_they_change(folder):
     assert Changes(folder, keyColumns="id").drain() == [first, gone + new, last]
 
 
-def test_a_batch_has_the_net_changes_of_its_snapshots(folder):
-    upsert = Life(folder)
+@in_both_modes
+def test_a_batch_has_the_net_changes_of_its_snapshots(folder, mode):
+    upsert = Life(folder, upsertMode=mode)
     upsert((1, "a", "i"), (2, "b", "i"))
     stream = Changes(folder, UNLIMITED)
     assert len(stream.trigger()) == 2
@@ -127,6 +134,54 @@ def test_a_batch_has_the_net_changes_of_its_snapshots(folder):
         (2, "b", "insert", 1),
         (3, "C", "insert", 1),
     ]
+
+
+def test_each_row_group_with_a_change_is_read_once_and_no_other(folder, monkeypatch):
+    append_grouped(folder, rows(*((n, "a") for n in range(100))), 10)
+    append_grouped(folder, rows(*((n, "a") for n in range(100, 200))), 10)
+    upsert, read, real = Life(folder, upsertMode="merge-on-read"), [], ParquetInput.batches
+    stream = Changes(folder, UNLIMITED)
+    stream.drain()
+
+    def batches(file, group, number, columns):
+        if file.metadata.num_row_groups > 1:
+            read.append((file.metadata.row_group(group).column(0).statistics.min, columns))
+        return real(file, group, number, columns)
+
+    upsert((3, "b", "u"), (7, "b", "u"), (55, None, "d"), (150, "b", "u"), (999, "new", "i"))
+    upsert((3, "c", "u"), (4, "c", "u"))
+    monkeypatch.setattr(ParquetInput, "batches", batches)
+    monkeypatch.setattr(Changes, "trigger", trigger_once)
+    found = tuples(stream.trigger())
+    gone = [(n, "a", "delete", -1) for n in (3, 4, 7, 55, 150)]
+    new = [(3, "c"), (4, "c"), (7, "b"), (150, "b"), (999, "new")]
+    assert sorted(found[:5]) == gone
+    assert sorted(found[5:]) == [(*row, "insert", 1) for row in new]
+    assert sorted(first for first, _ in read) == [0, 50, 150]
+
+
+def trigger_once(stream):
+    """As `trigger`, without reading twice."""
+    end = stream.source.latest(stream.at, stream.limit)
+    return rows_of(stream.source, stream.at, end)
+
+
+def test_limits_count_the_rows_that_changed(folder):
+    append(folder, rows(*((n, "a") for n in range(100))))
+    upsert = Life(folder, upsertMode="merge-on-read")
+    for number in range(4):
+        upsert((number, "b", "u"))
+    stream = Changes(folder, Limit(rows=4))
+    assert [len(found) for found in stream.drain()] == [100, 4, 4]
+
+
+def test_rows_whose_deletes_are_taken_back_are_inserted(folder):
+    append(folder, rows((1, "a"), (2, "b"), (3, "c")))
+    delete_rows(folder, {paths(folder)[0]: [0, 1]})
+    stream = Changes(folder)
+    assert stream.drain()[1:] == [[(1, "a", "delete", -1), (2, "b", "delete", -1)]]
+    drop_deletes(folder)
+    assert stream.drain() == [[(1, "a", "insert", 1), (2, "b", "insert", 1)]]
 
 
 def test_compaction_changes_nothing(folder):
@@ -252,11 +307,12 @@ def test_the_schema_may_change_between_snapshots(folder):
     ]
 
 
+@in_both_modes
 @pytest.mark.parametrize("transform", [IdentityTransform(), BucketTransform(3)], ids=str)
-def test_partitioned_tables(folder, transform):
+def test_partitioned_tables(folder, transform, mode):
     with table_in(folder).update_spec() as update:
         update.add_field("text", transform, "part")
-    upsert = Life(folder)
+    upsert = Life(folder, upsertMode=mode)
     upsert((1, "a", "i"), (2, "b", "i"), (3, "b", "i"))
     upsert((1, "b", "u"), (2, "b", "u"))
     assert Changes(folder).drain()[-1] == [(1, "a", "delete", -1), (1, "b", "insert", 1)]
@@ -355,10 +411,10 @@ _STEPS = st.one_of(
 class _Played:
     """A table, and the rows that a reader of its changes has computed."""
 
-    def __init__(self, folder, limit, options):
+    def __init__(self, folder, limit, options, mode="copy-on-write"):
         make_table(folder, SCHEMA)
         self.folder, self.limit = folder, limit
-        self.upsert = Life(folder)
+        self.upsert = Life(folder, upsertMode=mode)
         self.stream = Changes(folder, limit, **options)
         self.known: Counter = Counter()
 
@@ -387,11 +443,12 @@ class _Played:
         return Counter(tuples(table_in(self.folder).scan(snapshot_id=snapshot).to_arrow()))
 
 
+@in_both_modes
 @pytest.mark.parametrize("limit", [ONE, Limit(rows=5), UNLIMITED], ids=["one", "some", "all"])
 @pytest.mark.parametrize("share_rows", [1, 2**18])
 @pytest.mark.parametrize("keys", ["", "id"])
 def test_changes_applied_by_weight_give_the_table(
-    tmp_path_factory, monkeypatch, limit, share_rows, keys
+    tmp_path_factory, monkeypatch, limit, share_rows, keys, mode
 ):
     monkeypatch.setattr(changelog_rows, "_SHARE_ROWS", share_rows)
     monkeypatch.setattr(changelog_rows, "_CHUNK_ROWS", 2)
@@ -399,7 +456,8 @@ def test_changes_applied_by_weight_give_the_table(
     @settings(max_examples=5)
     @given(st.lists(_STEPS, min_size=2, max_size=8))
     def play(steps):
-        played = _Played(tmp_path_factory.mktemp("t"), limit, {"keyColumns": keys} if keys else {})
+        given = {"keyColumns": keys} if keys else {}
+        played = _Played(tmp_path_factory.mktemp("t"), limit, given, mode)
         for step in steps:
             played.step(*step)
         played.read()

@@ -149,8 +149,9 @@ def test_metadata_of_appends_is_bounded(tmp_path, version):
 
 
 @pytest.mark.usefixtures("at_once")
-def test_data_files_of_upserts_are_bounded(tmp_path):
-    life = IcebergLife(tmp_path, **FEW, **CHANGES)
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_data_files_of_upserts_are_bounded(tmp_path, mode):
+    life = IcebergLife(tmp_path, **FEW, **CHANGES, upsertMode=mode)
     for epoch in range(25):
         life.epoch(epoch, pa.table({"id": [epoch % 5, 5], "text": ["a", "b"]}))
     metadata, files = named(table_of(tmp_path))

@@ -14,9 +14,15 @@ from iceberg_tables import NAME, append, compact, delete_rows, make_table, paths
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFileContent, ManifestContent
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
 
-from krishiv_spark.errors import OptionError
-from krishiv_spark.sinks.iceberg import replaced_rows, upsert_updates
+from krishiv_spark.errors import CommitRejected, OptionError
+from krishiv_spark.iceberg.file_io import GuardedFileIO
+from krishiv_spark.iceberg.property_keys import MERGE_MODE
+from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.iceberg import replaced_rows
+from krishiv_spark.sinks.iceberg.epoch_updates import check_fits
+from krishiv_spark.sinks.iceberg.key_index import CachedKeys
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -235,7 +241,68 @@ def test_manifests_of_deletes_are_merged_too(tmp_path):
     upsert.check()
     table = table_in(tmp_path)
     assert len(table.current_snapshot().manifests(table.io)) <= 20
-    assert len(delete_files(tmp_path)) == 30
+
+
+@pytest.mark.long  # 3 s
+@pytest.mark.parametrize("given", [{}, {"partitionBy": "bucket(2, id)"}], ids=["plain", "buckets"])
+def test_delete_files_are_merged_so_that_they_stay_few(tmp_path, given):
+    upsert = Merging(tmp_path, **given)
+    upsert(*((key, "", "c") for key in range(200)))
+    for epoch in range(40):
+        upsert(*((4 * epoch + number, f"{epoch}", "u") for number in range(4)))
+        assert len(delete_files(tmp_path)) <= 30
+    upsert.check()
+    assert len(delete_files(tmp_path)) <= 16
+
+
+def test_deletes_of_files_that_have_left_the_table_leave_it_too(tmp_path):
+    upsert = Merging(tmp_path)
+    for epoch in range(12):
+        upsert((epoch % 3, f"{epoch}", "u"), (3, f"{epoch}", "u"))
+    upsert.check()
+    assert len(data_files(tmp_path)) <= 4
+    assert len(delete_files(tmp_path)) <= 4
+
+
+def test_complete_mode_and_overwrites_remove_delete_files(tmp_path):
+    upsert = Merging(tmp_path)
+    upsert((1, "a", "c"), (2, "b", "c"))
+    upsert((1, "A", "u"))
+    life = IcebergLife(tmp_path, path=NAME, query="other", output=OutputMode.REPLACE)
+    life.epoch(0, fresh(7, 8))
+    upsert.expected = {7: "x", 8: "x"}
+    upsert.check()
+    assert not delete_files(tmp_path)
+
+
+@pytest.mark.parametrize("transform", [IdentityTransform(), BucketTransform(3)], ids=str)
+def test_a_delete_has_the_partition_spec_of_its_data_file(folder, transform):
+    append(folder, fresh(1, 2, 3))
+    with table_in(folder).update_spec() as update:
+        update.add_field("id", transform, "part")
+    upsert = Merging(folder)
+    upsert.expected = dict.fromkeys((1, 2, 3), "x")
+    upsert((4, "a", "c"), (5, "b", "c"), (2, "c", "u"))
+    with table_in(folder).update_spec() as update:
+        update.add_field("text", TruncateTransform(1), "letter")
+    upsert((1, "d", "u"), (6, "e", "c"), (7, "f", "c"))
+    upsert((3, "g", "u"), (6, "e2", "u"), (5, None, "d"), (4, "a2", "u"))
+    upsert.check()
+    specs = {file.file_path: (file.spec_id, file.partition) for file in data_files(folder)}
+    for file in delete_files(folder):
+        named = pq.read_table(file.file_path)["file_path"].to_pylist()
+        assert {specs.get(path, (file.spec_id, file.partition)) for path in named} == {
+            (file.spec_id, file.partition)
+        }
+
+
+def test_a_table_that_is_upgraded_meanwhile_is_refused(folder):
+    append(folder, fresh(1, 2))
+    staged = Merging(folder).stage(0, to_changes([(1, "a", "u")]))
+    # PyIceberg cannot upgrade a table to this version.
+    upgraded = table_in(folder).metadata.model_copy(update={"format_version": 3})
+    with pytest.raises(CommitRejected, match="upgraded to format version 3"):
+        check_fits(staged, upgraded)
 
 
 # --- concurrency
@@ -332,6 +399,37 @@ def test_a_refused_commit_leaves_no_file(folder, monkeypatch):
     assert {*folder.rglob("data/*")} == there
 
 
+def test_files_too_large_for_the_index(folder, monkeypatch):
+    monkeypatch.setattr(replaced_rows, "_KEYS", CachedKeys(most_bytes=1000))
+    monkeypatch.setattr(replaced_rows, "_CHUNK_ROWS", 7)
+    append(folder, fresh(*range(100)))
+    upsert = Merging(folder)
+    upsert.expected = dict.fromkeys(range(100), "x")
+    upsert(*((key, f"{key}", "u") for key in (0, 6, 7, 50, 99)))
+    upsert.check()
+    assert not len(replaced_rows._KEYS._files)
+
+
+def test_an_epoch_reads_no_file_twice(folder, monkeypatch):
+    """Neither keys nor deletes, as long as the process lives."""
+    append(folder, fresh(*range(20)))
+    upsert = Merging(folder)
+    upsert.expected = dict.fromkeys(range(20), "x")
+    upsert((1, "a", "u"), (2, "a", "u"))
+    opened, real = [], GuardedFileIO.new_input
+
+    def new_input(io, location):
+        opened.append(location)
+        return real(io, location)
+
+    monkeypatch.setattr(GuardedFileIO, "new_input", new_input)
+    upsert((1, "b", "u"), (3, "b", "u"))
+    upsert((3, "c", "u"), (4, "c", "u"))
+    read = [path for path in opened if path.endswith(".parquet")]
+    assert len(read) == len(set(read)) == 2  # the files that the epochs before have added
+    upsert.check()
+
+
 def at_next_commit_of_epoch(upsert, monkeypatch, happens):
     """As `at_next_commit`, after the commit that enrols the query."""
     upsert.plan(to_changes([(1, "", "u")]))
@@ -348,13 +446,70 @@ def unnamed(folder):
 # --- the mode
 
 
+@pytest.mark.parametrize("given", ["merge-on-read", "copy-on-write", None])
+def test_a_new_table_gets_the_mode_as_its_property(tmp_path, given):
+    upsert = Merging(tmp_path)
+    del upsert.options["upsertMode"]
+    upsert.options |= {} if given is None else {"upsertMode": given}
+    upsert((1, "a", "c"), (2, "b", "c"))
+    assert table_in(tmp_path).properties[MERGE_MODE] == (given or "merge-on-read")
+    upsert.options.pop("upsertMode", None)
+    upsert((1, "A", "u"))
+    upsert.check()
+    assert len(delete_files(tmp_path)) == (given != "copy-on-write")
+
+
+@pytest.mark.parametrize(
+    ("value", "option", "merges"),
+    [
+        (None, None, False),  # as every table that is older than the property
+        ("Copy-On-Write", None, False),
+        ("MERGE-ON-READ", None, True),
+        ("merge-on-read", "copy-on-write", False),
+        (None, "merge-on-read", True),
+    ],
+)
+def test_the_mode_of_a_table_that_exists(folder, value, option, merges):
+    append(folder, fresh(1, 2))
+    if value is not None:
+        set_mode(folder, value)
+    upsert = Merging(folder)
+    del upsert.options["upsertMode"]
+    upsert.options |= {} if option is None else {"upsertMode": option}
+    upsert.expected = {1: "x", 2: "x"}
+    upsert((1, "a", "u"))
+    upsert.check()
+    assert len(delete_files(folder)) == merges
+    assert table_in(folder).properties.get(MERGE_MODE) == value
+
+
+def test_an_unknown_mode_is_refused_before_any_row(folder):
+    set_mode(folder, "sometimes")
+    upsert = Merging(folder)
+    del upsert.options["upsertMode"]
+    with pytest.raises(OptionError, match=r"'write.merge.mode' is 'sometimes': it must be"):
+        upsert.plan(to_changes([(1, "a", "u")]))
+
+
+def test_modes_may_follow_each_other(folder):
+    upsert = Merging(folder)
+    for epoch in range(6):
+        upsert.options["upsertMode"] = ("merge-on-read", "copy-on-write")[epoch // 2 % 2]
+        upsert(*((key, f"{epoch}", "u") for key in range(epoch, 8)))
+        upsert.check()
+
+
+def set_mode(folder, value):
+    with table_in(folder).transaction() as transaction:
+        transaction.set_properties({MERGE_MODE: value})
+
+
 def test_tables_of_format_version_1_have_no_deletes(tmp_path):
     make_table(tmp_path, SCHEMA, properties={"format-version": "1"})
     append(tmp_path, fresh(1, 2))
     with pytest.raises(OptionError, match="requires a table of format version 2"):
         Merging(tmp_path)((1, "a", "u"))
-    with table_in(tmp_path).transaction() as transaction:
-        transaction.set_properties({upsert_updates.MERGE_MODE: "merge-on-read"})
+    set_mode(tmp_path, "merge-on-read")
     upsert = Merging(tmp_path)
     del upsert.options["upsertMode"]
     upsert.expected = {1: "x", 2: "x"}

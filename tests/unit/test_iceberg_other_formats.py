@@ -89,7 +89,7 @@ def test_a_key_outside_of_its_bounds_is_upserted(tmp_path):
     life = IcebergLife(tmp_path, query="upserts", **UPSERT)
     upsert(life, 0, 5, 100)
     assert not changes(tmp_path)
-    files = table_of(tmp_path).inspect.files().to_pylist()
+    files = table_of(tmp_path).inspect.data_files().to_pylist()
     assert sorted(file["file_format"] for file in files) == ["ORC", "PARQUET", "PARQUET"]
 
 

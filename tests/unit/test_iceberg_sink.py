@@ -611,6 +611,13 @@ def test_names_that_parquet_files_write_otherwise(tmp_path):
 # --- upserts
 
 CHANGES = {"mode": "upsert", "keyColumns": "id"}
+REWRITES = {**CHANGES, "upsertMode": "copy-on-write"}
+
+
+@pytest.fixture(params=["merge-on-read", "copy-on-write"])
+def both(request):
+    """Upserts by a key, in each mode."""
+    return {**CHANGES, "upsertMode": request.param}
 
 
 def as_dict(folder, value="text"):
@@ -627,8 +634,8 @@ def changes(*triples):
 
 
 @pytest.mark.parametrize("spec", ["", "bucket(3, id)", "truncate(1, text)"])
-def test_upserts_take_the_place_of_rows_with_their_key(tmp_path, spec):
-    life = IcebergLife(tmp_path, **CHANGES, opColumn="op", partitionBy=spec)
+def test_upserts_take_the_place_of_rows_with_their_key(tmp_path, spec, both):
+    life = IcebergLife(tmp_path, **both, opColumn="op", partitionBy=spec)
     life.epoch(0, changes((1, "a", None), (2, "b", "c"), (3, "c", "i"), (2, "b2", "u")), tasks=2)
     assert as_dict(tmp_path) == {1: "a", 2: "b2", 3: "c"}
     life.epoch(1, changes((1, None, "d"), (3, "c2", "u"), (4, "d", "r"), (9, None, "delete")))
@@ -664,7 +671,7 @@ def test_an_upsert_leaves_other_rows_as_they_are(tmp_path):
     others = {name: pa.array(found, kinds[name]) for name, found in values.items()}
     IcebergLife(tmp_path).epoch(0, pa.table({"id": [0, 1, 2, 3], **others}))
     before = stored(tmp_path)
-    life = IcebergLife(tmp_path, query="query-2", **CHANGES)
+    life = IcebergLife(tmp_path, query="query-2", **REWRITES)
     life.epoch(0, pa.table({"id": [4]}))
     life.epoch(1, pa.table({"id": [0, 4]}))
     after = {row["id"]: row for row in stored(tmp_path)}
@@ -673,9 +680,9 @@ def test_an_upsert_leaves_other_rows_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.int64()])
-def test_the_lowest_number_is_a_key_as_others_are(tmp_path, kind):
+def test_the_lowest_number_is_a_key_as_others_are(tmp_path, kind, both):
     lowest = -(2 ** (kind.bit_width - 1))
-    life = IcebergLife(tmp_path, **CHANGES, partitionBy="truncate(10, id)")
+    life = IcebergLife(tmp_path, **both, partitionBy="truncate(10, id)")
     life.epoch(0, pa.table({"id": pa.array([lowest, 5], kind), "text": ["a", "b"]}))
     life.epoch(1, pa.table({"id": pa.array([lowest], kind), "text": ["c"]}))
     assert as_dict(tmp_path) == {lowest: "c", 5: "b"}
@@ -695,7 +702,7 @@ def test_an_upsert_keeps_uuids(tmp_path):
     inside = pa.StructArray.from_arrays([uuids], ["u"])
     table.append(pa.table({"id": pa.array([1, 2, 3]), "u": uuids, "s": inside}))
     before = stored(tmp_path)
-    IcebergLife(tmp_path, **CHANGES).epoch(0, pa.table({"id": [2, 4]}))
+    IcebergLife(tmp_path, **REWRITES).epoch(0, pa.table({"id": [2, 4]}))
     after = {row["id"]: row for row in stored(tmp_path)}
     assert (after[1], after[3]) == (before[0], before[2])
     assert after[2] == {"id": 2, "u": None, "s": None}
@@ -744,8 +751,8 @@ def test_a_replayed_epoch_of_upserts_changes_nothing(tmp_path):
     assert life.plan(changes((0, "x", "u")))[1] == 2
 
 
-def test_an_upsert_is_planned_again_when_others_commit(tmp_path, monkeypatch):
-    life = IcebergLife(tmp_path, **CHANGES)
+def test_an_upsert_is_planned_again_when_others_commit(tmp_path, monkeypatch, both):
+    life = IcebergLife(tmp_path, **both)
     life.epoch(0, numbered(0))
     real, foreign = SqlCatalog.commit_table, []
 
@@ -765,8 +772,8 @@ def test_an_upsert_is_planned_again_when_others_commit(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("fault", ["refused", "lost answer"])
-def test_an_unknown_outcome_of_an_upsert_is_looked_up(tmp_path, monkeypatch, fault):
-    life = IcebergLife(tmp_path, **CHANGES)
+def test_an_unknown_outcome_of_an_upsert_is_looked_up(tmp_path, monkeypatch, fault, both):
+    life = IcebergLife(tmp_path, **both)
     life.epoch(0, numbered(0))
     Faulty(monkeypatch, fault)
     life.epoch(1, pa.table({"id": [5, 11], "text": ["ours", "ours"]}))

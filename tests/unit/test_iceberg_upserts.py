@@ -17,7 +17,7 @@ from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.iceberg import upsert_updates
 from krishiv_spark.sinks.iceberg.upsert_staging import EpochChanges
 
-CHANGES = {"mode": "upsert", "keyColumns": "id"}
+CHANGES = {"mode": "upsert", "keyColumns": "id", "upsertMode": "copy-on-write"}
 PAIR = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 

@@ -7,8 +7,8 @@ stay; if there are any, the files of the parent snapshot are listed as well, eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import DataLossError
@@ -46,8 +46,9 @@ class FileChanges:
 
     @property
     def files(self) -> tuple[TableFile, ...]:
-        """All of these files."""
-        return self.removed + self.added
+        """All of these files; of a file with other deletes, the rows by which they differ."""
+        removed, added = _compare_deletes(self.removed, self.added)
+        return (*removed, *added)
 
 
 @dataclass
@@ -63,6 +64,10 @@ class NetChanges:
     removed: dict[TableFile, None] = field(default_factory=dict)
     moved: dict[TableFile, None] = field(default_factory=dict)
     appended: dict[TableFile, None] = field(default_factory=dict)
+
+    def list_compared(self) -> tuple[list[TableFile], list[TableFile]]:
+        """Return the removed and the moved files, as they are read to find changed rows."""
+        return _compare_deletes(self.removed, self.moved)
 
     def append(self, files: Iterable[TableFile]) -> None:
         """Add files with new rows."""
@@ -87,6 +92,29 @@ class NetChanges:
                 del self.removed[file]
             else:
                 self.moved[file] = None
+
+
+def _compare_deletes(
+    removed: Iterable[TableFile], added: Iterable[TableFile]
+) -> tuple[list[TableFile], list[TableFile]]:
+    """Return removed and added files that are read to find changed rows.
+
+    A file that is among both, with other deletes, has changed rows only where these differ: the
+    rows that delete files name which the file had not before are removed, and the reverse.
+    """
+    removed, added = list(removed), list(added)
+    before, after = ({file.path: file for file in files} for files in (removed, added))
+    return [*_find_named(removed, after)], [*_find_named(added, before)]
+
+
+def _find_named(files: Iterable[TableFile], others: Mapping[str, TableFile]) -> Iterator[TableFile]:
+    """Yield files, each with only the rows that the deletes of the other one of its path name."""
+    for file in files:
+        other = others.get(file.path)
+        if other is None:
+            yield file
+        elif only := tuple(one for one in other.deletes if one not in file.deletes):
+            yield replace(file, only=only)
 
 
 def list_changes(files: SnapshotFiles, table: Table, snapshot: Snapshot) -> FileChanges:

@@ -106,7 +106,7 @@ def plan_comparison(
 
 
 def _count_shares(files: Sequence[TableFile]) -> int:
-    rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+    rows, size = sum(file.read_rows for file in files), sum(file.read_size for file in files)
     return min(_MOST_SHARES, max(1, -(-rows // _SHARE_ROWS), -(-size // _SHARE_BYTES)))
 
 
