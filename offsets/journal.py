@@ -310,7 +310,7 @@ class StoredEntries:
         for name, data in zip(names, self._journal.read_each(names), strict=True):
             if data is None:
                 return None
-            state = state.after(self._parsed(name, data, Entry))
+            state = state.after(self._parse(name, data, Entry))
         return state
 
     def _base(self, listing: Listing, known: State) -> State | None:
@@ -321,7 +321,7 @@ class StoredEntries:
         is_listed = known.number > snapshot and listing.has_entry(known.number)
         if is_listed and (self._is_seen(known, listing) or self._ends_in(known)):
             return known
-        return self._parse(snapshot_name(snapshot), State) if snapshot else State()
+        return self._read_value(snapshot_name(snapshot), State) if snapshot else State()
 
     def _is_seen(self, state: State, listing: Listing) -> bool:
         """Return True if the entry at the end of a state has the version that was read last."""
@@ -335,15 +335,15 @@ class StoredEntries:
         return entry is not None and entry.nonce == state.nonce
 
     def _entry(self, number: int) -> Entry | None:
-        return self._parse(entry_name(number), Entry)
+        return self._read_value(entry_name(number), Entry)
 
-    def _parse(self, name: str, form: type[ValueT]) -> ValueT | None:
+    def _read_value(self, name: str, form: type[ValueT]) -> ValueT | None:
         data = self._journal.read(name)
-        return None if data is None else self._parsed(name, data, form)
+        return None if data is None else self._parse(name, data, form)
 
-    def _parsed(self, name: str, data: bytes, form: type[ValueT]) -> ValueT:
+    def _parse(self, name: str, data: bytes, form: type[ValueT]) -> ValueT:
         try:
-            found: ValueT = _parsed(form, data)
+            found: ValueT = _parse_cached(form, data)
         except ValidationError as error:
             raise LogError(
                 f"entry {name} of the epoch log {self._journal} is damaged or of a newer version "
@@ -354,6 +354,6 @@ class StoredEntries:
 
 
 @functools.lru_cache(maxsize=8)
-def _parsed(form: type[ValueT], data: bytes) -> ValueT:
+def _parse_cached(form: type[ValueT], data: bytes) -> ValueT:
     """Return a frozen value, cached, since the newest entries are read repeatedly."""
     return form.model_validate_json(data)

@@ -55,7 +55,7 @@ class PlannedOffsets(Value):
         )
 
     @classmethod
-    def unseen(cls, epoch: int, query: str) -> PlannedOffsets:
+    def of_unknown(cls, epoch: int, query: str) -> PlannedOffsets:
         """Create the plan of an epoch with unreadable offsets: only Spark's query is known.
 
         All epochs of the query have the same offsets, so that each may follow each other one, and

@@ -319,7 +319,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         # operator continues with 'adopt', and must not treat visible data as aborted.
         log.begin(claim, check)
 
-    def unfinished(self, query: str) -> tuple[int | None, Sequence[ModelT]]:
+    def find_unfinished(self, query: str) -> tuple[int | None, Sequence[ModelT]]:
         """Return the newest epoch, and the values of its intent if it may be unfinished.
 
         Operator.

@@ -152,7 +152,7 @@ class Operator:
                 contain two epochs with one number.
         """
         state = self._log.state()
-        planned = self.adopted(newest)
+        planned = self.check_adoption(newest)
         claim = Claim(query=self._query, offsets=planned, target=self._participant.target())
         # If the process dies in between, the log has the same state as before.
         taken = self._take_over(state)
@@ -178,7 +178,7 @@ class Operator:
             )
         return taken
 
-    def adopted(self, newest: str | None) -> PlannedOffsets | None:
+    def check_adoption(self, newest: str | None) -> PlannedOffsets | None:
         """Return the result of `adopt` without a change, or raise its errors."""
         self._check_no_open_intent()
         planned = self._newest_held(newest)

@@ -23,7 +23,7 @@ __all__ = [
     "has_tiny_decimal",
     "is_tiny",
     "is_uuid",
-    "localized",
+    "localize",
     "uuid_bytes",
     "uuid_texts",
 ]
@@ -138,7 +138,7 @@ Zone = Annotated[str, AfterValidator(_check_zone)]
 """Name of a zone in the time zone database, such as `Europe/Berlin`."""
 
 
-def localized(times: pa.Array, zone: str) -> pa.Array:
+def localize(times: pa.Array, zone: str) -> pa.Array:
     """Return the instants of wall times of a zone, as Spark does (``LocalDateTime.atZone``).
 
     A time that occurs twice, when clocks are put back, is the first of the two; a time that clocks
@@ -154,7 +154,7 @@ def localized(times: pa.Array, zone: str) -> pa.Array:
     is_late = pc.greater_equal(times, end)
     if pc.any(is_late, min_count=0).as_py():
         late = _late_instants(times.filter(is_late), zone)
-        near = localized(pc.if_else(is_late, pa.scalar(None, times.type), times), zone)
+        near = localize(pc.if_else(is_late, pa.scalar(None, times.type), times), zone)
         return pc.replace_with_mask(near, pc.fill_null(is_late, fill_value=False), late)
     # In a gap, Arrow returns the last instant before it, whose offset applies.
     near = pc.assume_timezone(times, zone, ambiguous="earliest", nonexistent="earliest")

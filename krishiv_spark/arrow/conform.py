@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.cast import is_uuid, localized, uuid_bytes, uuid_texts
+from krishiv_spark.arrow.cast import is_uuid, localize, uuid_bytes, uuid_texts
 from krishiv_spark.arrow.compute import (
     Convert,
     children,
@@ -119,7 +119,7 @@ class Conversions:
 
     def _leaf(self, held: pa.DataType, wanted: pa.DataType, path: str) -> Convert:
         if self.zone is not None and lacks_zone(held, wanted):
-            instants = functools.partial(localized, zone=self.zone)
+            instants = functools.partial(localize, zone=self.zone)
             return _Cast(path, held, wanted, instants)
         if not widens(held, wanted):
             raise SchemaError(_misfit(path, held, wanted, reason(held, wanted)))

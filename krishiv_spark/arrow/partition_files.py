@@ -241,7 +241,7 @@ class OpenFiles(ABC, Generic[Key, Growing, Closed]):
         """Return True if rows may be written before all rows of their partition are there."""
         return True
 
-    def arranged(self, pieces: Sequence[pa.Table]) -> Iterator[pa.Table]:
+    def arrange(self, pieces: Sequence[pa.Table]) -> Iterator[pa.Table]:
         """Rows of a partition that have waited, in the order in which they are to be written.
 
         Args:
@@ -292,7 +292,7 @@ class OpenFiles(ABC, Generic[Key, Growing, Closed]):
 
     def _write_waiting(self, key: Key) -> None:
         if key in self._waiting:
-            for rows in self.arranged(self._waiting.pop(key)):
+            for rows in self.arrange(self._waiting.pop(key)):
                 self._write(key, rows)
 
     def _write(self, key: Key, rows: pa.Table) -> None:

@@ -23,7 +23,7 @@ __all__ = [
     "conform",
     "has_shredded_variant",
     "plain_schema",
-    "pruned",
+    "select_columns",
     "spark_schema",
     "stands_for",
 ]
@@ -135,7 +135,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def pruned(schema: pa.Schema, columns: Sequence[str], format_name: str) -> pa.Schema:
+def select_columns(schema: pa.Schema, columns: Sequence[str], format_name: str) -> pa.Schema:
     """Return a schema with the columns of the option `columns`, or with all of them.
 
     Raises:

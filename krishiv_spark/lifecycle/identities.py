@@ -283,7 +283,7 @@ class CheckpointEpoch(EpochIdentity):
                 "or the query was started without 'queryId', or with another one. Put the log "
                 f"back, or give a new 'queryId' and use {NEW_CHECKPOINT}"
             )
-        return PlannedOffsets.unseen(number, spark_id)
+        return PlannedOffsets.of_unknown(number, spark_id)
 
     def epochs_without_messages(
         self, committer: Publisher[Any], number: int, plan: Plan | None
@@ -384,7 +384,9 @@ class NumberedEpoch(_JobEpoch):
         try:
             committed = read_committed_epoch(committer, query)
         except LostIntentError:
-            newest = committer.unfinished(query)[0] if isinstance(committer, LogCommitter) else None
+            newest = (
+                committer.find_unfinished(query)[0] if isinstance(committer, LogCommitter) else None
+            )
             if newest != self.number:
                 raise  # committing a later batch instead would leave a gap
             return None  # `begin` voids the intent, and the batch is written again

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from krishiv_spark.arrow.cast import UTC, localized
+from krishiv_spark.arrow.cast import UTC, localize
 from krishiv_spark.arrow.compute import children, is_list
 from krishiv_spark.arrow.conform import lacks_zone
 from krishiv_spark.arrow.schemas import has_shredded_variant, plain_schema
@@ -379,7 +379,7 @@ def _read_as(
     time = calendar.correct(time, name)
     zone, wanted = reading.times.zone, reading.wanted
     if zone is not None and wanted is not None and lacks_zone(kind, wanted):
-        time = localized(time, zone)
+        time = localize(time, zone)
     return epoch_ms(time[0])
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.cast import UTC, is_tiny, localized
+from krishiv_spark.arrow.cast import UTC, is_tiny, localize
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet.layout import DataFile
@@ -112,7 +112,7 @@ def _parse(text: str | None, kind: pa.DataType, zone: str | None) -> pa.Scalar:
         return texts.cast(kind)[0]
     if zone is None:
         raise ValueError("a time without an offset; set its zone with the option 'timeZone'")
-    return localized(texts.cast(pa.timestamp(kind.unit)), zone).cast(kind)[0]
+    return localize(texts.cast(pa.timestamp(kind.unit)), zone).cast(kind)[0]
 
 
 # --- rows by partition

@@ -196,10 +196,10 @@ class TaskDataFiles(OpenFiles[Record, _OpenDataFile, DataFile]):
         """False for a table with a sort order: each file is sorted as a whole."""
         return not self._partitions.is_sorted
 
-    def arranged(self, pieces: Sequence[pa.Table]) -> Iterator[pa.Table]:
+    def arrange(self, pieces: Sequence[pa.Table]) -> Iterator[pa.Table]:
         """Return the rows of a partition, in the table's order if it has one."""
         if not self._partitions.is_sorted:
-            return super().arranged(pieces)
+            return super().arrange(pieces)
         return merge_sorted(pieces, self._partitions.order)
 
     def make(self, key: Record, schema: pa.Schema) -> _OpenDataFile:

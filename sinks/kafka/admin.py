@@ -196,7 +196,7 @@ class TransactionAdmin:
     def list_lines(self) -> list[str]:
         """Return a line for each transaction, with what `resolve` does with it."""
         start = f"{self.writer.options.id_prefix}.{self.query}."
-        epoch, staged = self.writer.committer().unfinished(self.query)
+        epoch, staged = self.writer.committer().find_unfinished(self.query)
         named = {item.transaction.transactional_id: item for item in staged}
         listed = _inspect(self._client, named, epoch, start)
         return [f"{_format(one)}  {_format_intent(one)}  -> {one.resolution}" for one in listed]

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import NestedField
 
-from krishiv_spark.arrow.schemas import plain_schema, pruned
+from krishiv_spark.arrow.schemas import plain_schema, select_columns
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.file_io import create_worker_io
 from krishiv_spark.iceberg.options import FORMAT
@@ -36,7 +36,7 @@ def infer_schema(options: IcebergSourceOptions, table: Table) -> pa.Schema:
         SchemaError: If the table has a column of a name that `readChanges` adds.
     """
     schema = schema_to_pyarrow(_find_schema(options, table), include_field_ids=False)
-    found = pruned(plain_schema(schema), options.columns, FORMAT)
+    found = select_columns(plain_schema(schema), options.columns, FORMAT)
     return add_change_columns(found) if options.read_changes else found
 
 

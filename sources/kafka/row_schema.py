@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.schemas import conform, pruned
+from krishiv_spark.arrow.schemas import conform, select_columns
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.scanner import SCHEMA
 from krishiv_spark.messages.suggestions import did_you_mean
@@ -74,7 +74,7 @@ class KafkaRowSchema:
         every = _all_columns(options, fields)
         usual = [f for f in every if _is_default(options, f, fields)]
         names = options.columns or [field.name for field in usual]
-        schema = pruned(every, names, options.format_name)
+        schema = select_columns(every, names, options.format_name)
         _check_readable(options, fields)
         chosen = tuple(field for field in fields if field.name in names)
         return cls(options, schema, chosen, fields, value_schema)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.schemas import pruned
+from krishiv_spark.arrow.schemas import select_columns
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.offsets.watermark import (
@@ -117,7 +117,7 @@ class ParquetReader(StreamReader[ParquetOffset, FilePart]):
         inside = [field for field in newest if field.name not in partitions]
         schema = pa.schema([*inside, *partitions.values()])
         with name_file(path):
-            return pruned(schema, self.options.columns, "krishiv-parquet")
+            return select_columns(schema, self.options.columns, "krishiv-parquet")
 
     def _partition_fields(self, files: Iterable[FoundFile]) -> dict[str, pa.Field]:
         if self.options.recursive_file_lookup:

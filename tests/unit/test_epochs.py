@@ -1009,10 +1009,10 @@ def test_a_log_with_claims_still_loads(tmp_path):
 def test_a_log_of_a_named_query_still_loads(tmp_path):
     shutil.copytree(GOLDEN / "named", tmp_path / "log")
     log = EpochLog(open_journal(tmp_path / "log"), query="orders")
-    assert log.state().committed_offsets == PlannedOffsets.unseen(1, "spark's")
+    assert log.state().committed_offsets == PlannedOffsets.of_unknown(1, "spark's")
     state = log.begin(Claim(query="orders"))
-    after = log.intend(state.owner, 2, [], PlannedOffsets.unseen(2, "spark's"))
-    assert after.committed_offsets == PlannedOffsets.unseen(2, "spark's")
+    after = log.intend(state.owner, 2, [], PlannedOffsets.of_unknown(2, "spark's"))
+    assert after.committed_offsets == PlannedOffsets.of_unknown(2, "spark's")
 
 
 def write_named(folder: Path) -> None:
@@ -1020,7 +1020,7 @@ def write_named(folder: Path) -> None:
     log = EpochLog(open_journal(folder), query="orders")
     for epoch in range(2):
         state = log.begin(Claim(query="orders"))
-        offsets = PlannedOffsets.unseen(epoch, "spark's")
+        offsets = PlannedOffsets.of_unknown(epoch, "spark's")
         log.mark_finished(log.intend(state.owner, epoch, [], offsets))
 
 

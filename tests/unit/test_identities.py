@@ -115,7 +115,7 @@ def test_a_task_knows_its_epoch_by_spark_and_is_refused_if_the_plan_has_another(
 def test_offsets_that_cannot_be_read_are_those_of_sparks_query():
     identity = CheckpointEpoch("q")
     found = identity.epoch_in_task(in_task("3", "s"), Plan("q", 7, generations=9))
-    assert found.offsets == PlannedOffsets.unseen(3, "s")
+    assert found.offsets == PlannedOffsets.of_unknown(3, "s")
     with pytest.raises(LogError, match="its epoch log has recorded 3 attempts"):
         identity.epoch_in_task(in_task("3", "s"), Plan("q", 7, generations=3))
 

@@ -117,7 +117,7 @@ def adopt(
     """
     operator = _operator(name, checkpoint, given)
     _tell(operator)
-    planned = operator.adopted(newest)
+    planned = operator.check_adoption(newest)
     until = "nothing" if planned is None else f"everything up to epoch {planned.epoch}"
     say(f"from now on the target counts as containing {until}")
     if not dry_run:
