@@ -23,14 +23,19 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, cast
 
 from kafka import errors
+from kafka.future import Future as KafkaFuture
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.frame import KafkaBytes
+
+from krishiv_spark.kafka.login_tokens import LoginTokenError, LoginTokens, Token
 
 __all__ = ["ConnectionManager", "OpenConnection", "Selector"]
 
@@ -41,6 +46,7 @@ _REFUSED = (errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanis
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """Errors of a socket that has no room, or no bytes, at the moment."""
 
+_TOKEN_WITHIN_MS = 30_000.0
 _OPENED_WITHIN_MS = 10_000.0
 _SHARE_OF_SESSION = 0.8
 _SHORTEST_SESSION_S = 60.0
@@ -63,12 +69,20 @@ class Selector(NetworkSelector):  # type: ignore[misc]  # it has no types
 class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has no types
     """A connection manager of kafka-python's that reads sockets in large pieces.
 
+    Args:
+        given: Arguments for kafka-python.
+        tokens: The tokens of a login with OAUTHBEARER; None for another login.
+        more: Keyword arguments for kafka-python.
+
     Attributes:
         troubles: By address of a broker, the error of the newest attempt to connect, if it failed.
     """
 
-    def __init__(self, *given: Any, **more: Any) -> None:
+    def __init__(self, *given: Any, tokens: LoginTokens | None = None, **more: Any) -> None:
+        if tokens is not None:
+            more["sasl_oauth_token_provider"] = _TokenProvider(tokens)
         super().__init__(*given, **more)
+        self._tokens = tokens
         self.troubles: dict[str, Exception] = {}
 
     async def _connect(self, node: Any, conn: Any, *given: Any, **more: Any) -> None:
@@ -77,6 +91,9 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
         kafka-python stores such an error to raise it at the next attempt, but the bootstrap does
         not check for it: it would log in repeatedly, until time is up or the account is locked.
         """
+        if self._tokens is not None:
+            # Each login of the connection, the first one and those of KIP-368, calls this.
+            conn._sasl_authenticate = partial(self._log_in, self._tokens, conn._sasl_authenticate)
         await super()._connect(node, conn, *given, **more)
         error = conn.init_future.exception
         self.troubles.pop(f"{node.host}:{node.port}", None)
@@ -84,6 +101,38 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
             self.troubles[f"{node.host}:{node.port}"] = error
         if isinstance(error, _REFUSED) and self.cluster.is_bootstrap(node.node_id):
             self._auth_failures[node.node_id] = error
+
+    async def _log_in(
+        self, tokens: LoginTokens, authenticate: Callable[..., Any], timeout_at: float | None = None
+    ) -> None:
+        """Log in with a token that does not expire soon.
+
+        kafka-python asks for the token in its own thread, where waiting for another server would
+        stop all connections. So another thread fetches it before the login starts.
+        """
+        try:
+            await self._await_token(tokens.request())
+        except LoginTokenError as error:
+            raise errors.KafkaConnectionError(str(error)) from None
+        try:
+            await authenticate(timeout_at)
+        except errors.SaslAuthenticationFailedError as error:
+            if tokens.record_refusal():
+                # A retriable error: the next attempt has another token.
+                raise errors.KafkaConnectionError(str(error)) from None
+            raise
+        tokens.record_login()
+
+    async def _await_token(self, fetch: Future[Token]) -> None:
+        done = KafkaFuture()
+
+        def report(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the client was closed in the meantime
+                self._net.call_soon_threadsafe(lambda: done.success(None))
+
+        fetch.add_done_callback(report)
+        await self.wait_for(done, _TOKEN_WITHIN_MS)
+        fetch.result(0)
 
     def add_node(self, name: str, host: str, port: int) -> Any:
         """Add one more connection to a broker, under a name; return kafka-python's node of it.
@@ -146,6 +195,22 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
         transport._sock_recv = lambda: _receive(transport._protocol.parser, transport._sock)
         transport.write = partial(_write, transport, transport.write)
         return transport
+
+
+class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
+    """The newest token of a login, and its extensions, as kafka-python asks for them."""
+
+    def __init__(self, tokens: LoginTokens) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def token(self) -> str:
+        """Return the newest token, which `ConnectionManager` has just renewed if necessary."""
+        return self._tokens.text
+
+    def extensions(self) -> dict[str, str]:
+        """Return the SASL extensions of the login."""
+        return dict(self._tokens.login.extensions)
 
 
 class _Named:

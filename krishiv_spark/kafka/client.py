@@ -14,6 +14,7 @@ from typing import Any
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.config import KafkaConfig
+from krishiv_spark.kafka.login_tokens import LoginTokenError, open_tokens
 from krishiv_spark.kafka.metadata import MetadataQuery, features_of, features_request
 from krishiv_spark.kafka.security import warn_of_clear_login
 from krishiv_spark.kafka.topic_partition import BrokerAddress, Topic, TopicPartition
@@ -34,6 +35,9 @@ _CONFIRMATIONS, _SAME = 10, 3
 """Most further responses to request, and how many in a row must be equal."""
 _CONFIRMATION_S, _PAUSE_S = 1.0, 0.05
 """Time to wait for one broker, and the pause before the same one is asked again."""
+
+_FIRST_TOKEN_S = 8.0
+"""Time that a token may take before a query has started: an error appears within ten seconds."""
 
 _READ_METADATA = "read the metadata of topics"
 
@@ -99,12 +103,14 @@ class KafkaClient:
         self._features: dict[str, int] = {}
         self._features_until_s = 0.0
         self._is_unanswered = False
+        self._tokens = None if config.login is None else open_tokens(config.login)
         missing = config.find_missing_file()
         if missing is not None:
             raise self.make_error(
                 "reach the cluster", f"there is no file on this machine for {missing}"
             )
-        self._transport = Transport(config.values)
+        self._fetch_token(at_start=at_start)
+        self._transport = Transport(config.values, self._tokens)
         self._finalizer = weakref.finalize(self, self._transport.close)
         self._finalizer.atexit = False  # the thread is a daemon
         try:
@@ -127,6 +133,14 @@ class KafkaClient:
         """
         return self._transport.is_alive and not self._is_unanswered
 
+    def _fetch_token(self, *, at_start: bool) -> None:
+        """Fetch the token of a login with one: its source fails more clearly than a broker."""
+        try:
+            if self._tokens is not None:
+                self._tokens.get(_FIRST_TOKEN_S if at_start else self.config.api_timeout_s)
+        except LoginTokenError as error:
+            raise_alone(self.make_error("log in", error))
+
     def _explain_troubles(self, error: Exception) -> str:
         """Return the newest error of each broker; without one, the text of the whole error."""
         found = self._transport.troubles()
@@ -139,6 +153,11 @@ class KafkaClient:
         """
         from kafka.errors import SaslAuthenticationFailedError
 
+        if self._tokens is not None and isinstance(error, SaslAuthenticationFailedError):
+            return (
+                f"the token of {self._tokens.login.origin} is refused: see its audience, scope and "
+                "extensions, and the broker's log"
+            )
         user = self.config.values.get("sasl_plain_username")
         if user is None:
             return ""
@@ -159,7 +178,8 @@ class KafkaClient:
 
         kind = KafkaRefusedError if isinstance(error, AuthorizationError) else KafkaFailedError
         # A broker that refuses may repeat what it was sent.
-        why = excerpt(str(error), self.config.secrets())
+        tokens = set[str]() if self._tokens is None else self._tokens.secrets()
+        why = excerpt(str(error), self.config.secrets() | tokens)
         why = f"{why}; {hint}" if hint else why
         return kind(f"Kafka at {self.config.bootstrap}: cannot {what}: {why}")
 

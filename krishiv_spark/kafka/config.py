@@ -9,19 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from os.path import isfile
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
+from krishiv_spark.kafka.jaas import parse_extensions, parse_login
+from krishiv_spark.kafka.oauth_login import (
+    OAuthLogin,
+    parse_class,
+    parse_command,
+    parse_token_url,
+    parse_yes_or_no,
+)
 from krishiv_spark.kafka.security import (
     PROTOCOLS,
     check_pem,
     check_security,
     parse_file_name,
     parse_host_check,
-    parse_login,
     parse_mechanism,
     parse_one_of,
     parse_pem_file,
@@ -31,6 +38,10 @@ from krishiv_spark.options import Options
 
 __all__ = ["KafkaConfig", "KafkaOptions"]
 
+_NO_ASSERTION = (
+    "a login with a signed assertion does not work here: have "
+    "'kafka.sasl.oauthbearer.token.command' print a token"
+)
 _REFUSED = {
     "auto.offset.reset": "use the option 'startingOffsets'",
     "key.deserializer": "keys are binary: use Spark's functions to read them",
@@ -42,10 +53,22 @@ _REFUSED = {
     "partitioner.class": "a partitioner is a Java class: use the column 'partition'",
     "acks": "every record is acknowledged by all in-sync replicas",
     "enable.idempotence": "the producer is always idempotent",
+    "sasl.oauthbearer.assertion.algorithm": _NO_ASSERTION,
+    "sasl.oauthbearer.assertion.file": _NO_ASSERTION,
+    "sasl.oauthbearer.assertion.private.key.file": _NO_ASSERTION,
+    "sasl.oauthbearer.assertion.template.file": _NO_ASSERTION,
     "security.providers": "security providers are Java classes, which cannot run here",
 }
 _UNUSED = frozenset(
     {
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
+        "sasl.oauthbearer.scope.claim.name",
+        "sasl.oauthbearer.sub.claim.name",
         "auto.commit.interval.ms",
         "buffer.memory",
         "delivery.timeout.ms",
@@ -68,7 +91,7 @@ _UNUSED = frozenset(
 """Settings of the Java clients that have no effect here and do no harm."""
 
 
-_SECRET = re.compile(r"password$|^(kafka\.)?sasl\.jaas\.config$")
+_SECRET = re.compile(r"password$|client\.secret$|^(kafka\.)?sasl\.jaas\.config$")
 
 
 def _parse_servers(text: str) -> list[str]:
@@ -108,6 +131,20 @@ _NAMES: dict[str, tuple[str, _Parser]] = {
     "sasl.password": ("sasl_plain_password", str),
     "sasl.plain.password": ("sasl_plain_password", str),
     "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str.strip),
+    "sasl.oauthbearer.token.endpoint.url": ("oauth_url", parse_token_url),
+    "sasl.oauthbearer.token.command": ("oauth_command", parse_command),
+    "sasl.oauthbearer.client.credentials.client.id": ("oauth_client_id", str.strip),
+    "sasl.oauthbearer.client.credentials.client.secret": ("oauth_client_secret", str),
+    "sasl.oauthbearer.scope": ("oauth_scope", str.strip),
+    "sasl.oauthbearer.extensions": ("oauth_extensions", parse_extensions),
+    "sasl.oauthbearer.header.urlencode": ("oauth_is_encoded", parse_yes_or_no),
+    "sasl.login.connect.timeout.ms": ("oauth_connect_ms", _parse_millis),
+    "sasl.login.read.timeout.ms": ("oauth_read_ms", _parse_millis),
+    "https.ca.location": ("oauth_ca_file", parse_file_name),
+    **{
+        name: ("", partial(parse_class, name))
+        for name in ("sasl.login.callback.handler.class", "sasl.oauthbearer.jwt.retriever.class")
+    },
     "request.timeout.ms": ("request_timeout_ms", _parse_millis),
     "default.api.timeout.ms": ("default_api_timeout_ms", _parse_millis),
     "reconnect.backoff.ms": ("reconnect_backoff_ms", _parse_millis),
@@ -182,6 +219,11 @@ class KafkaConfig:
     def secrets(self) -> set[str]:
         """Return the passwords among the settings, for texts that must not show them."""
         return {text for key, text in self.settings if _SECRET.search(key)} - {""}
+
+    @cached_property
+    def login(self) -> OAuthLogin | None:
+        """The source of the tokens of a login with OAUTHBEARER; None for another login."""
+        return OAuthLogin.from_values(self.values)
 
     def find_missing_file(self) -> str | None:
         """Return a setting that names a file missing on this machine; None if there is none."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from krishiv_spark.kafka.jaas import LOGIN_MODULES, find_module
+from krishiv_spark.kafka.oauth_login import OAuthLogin
 from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.runtime.once import warn_once
 
@@ -22,7 +23,6 @@ __all__ = [
     "check_security",
     "parse_file_name",
     "parse_host_check",
-    "parse_login",
     "parse_mechanism",
     "parse_one_of",
     "parse_pem_file",
@@ -32,19 +32,13 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_BY_PASSWORD = {
-    "PLAIN": "PlainLoginModule",
-    "SCRAM-SHA-256": "ScramLoginModule",
-    "SCRAM-SHA-512": "ScramLoginModule",
-}
-MECHANISMS = (*_BY_PASSWORD, "GSSAPI", "AWS_MSK_IAM")
-_CLEAR = frozenset({"PLAIN", "AWS_MSK_IAM"})
+MECHANISMS = (*LOGIN_MODULES, "GSSAPI", "AWS_MSK_IAM")
+_BY_PASSWORD = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
+_CLEAR = frozenset({"PLAIN", "OAUTHBEARER", "AWS_MSK_IAM"})
 """Mechanisms whose messages allow a listener to log in; SCRAM and GSSAPI do not."""
 _PEM_ONLY = (
     "only PEM files can be read here: convert the store (keytool, openssl) and name the file"
 )
-_MODULES = re.compile(r"\.(PlainLoginModule|ScramLoginModule)\s")
-_JAAS = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;]+))""")
 
 
 def parse_one_of(known: Collection[str], *, upper: bool = False) -> Callable[[str], str]:
@@ -68,8 +62,6 @@ def parse_one_of(known: Collection[str], *, upper: bool = False) -> Callable[[st
 
 def parse_mechanism(text: str) -> str:
     """Parse a mechanism of SASL that works here."""
-    if text.strip().upper() == "OAUTHBEARER":
-        raise ValueError("OAUTHBEARER needs a class that gets tokens, and none can be given here")
     return parse_one_of(MECHANISMS, upper=True)(text)
 
 
@@ -102,18 +94,6 @@ def parse_pem_file(text: str) -> str:
     return name
 
 
-def parse_login(text: str) -> dict[str, str]:
-    """Return user and password of the configuration of a Java login module."""
-    found = {match[1]: next(filter(None, match.groups()[1:]), "") for match in _JAAS.finditer(text)}
-    if not _MODULES.search(text) or found.keys() != {"username", "password"}:
-        raise ValueError(
-            "option 'kafka.sasl.jaas.config': only PlainLoginModule and ScramLoginModule with "
-            "username and password are understood here; its value is not shown"
-        )
-    unescaped = {key: re.sub(r"\\(.)", r"\1", value) for key, value in found.items()}
-    return {f"sasl_plain_{key}": value for key, value in unescaped.items()}
-
-
 def check_security(given: Mapping[str, str], values: Mapping[str, Any]) -> None:
     """Refuse settings that have no effect under the protocol, and incomplete logins.
 
@@ -135,6 +115,7 @@ def check_security(given: Mapping[str, str], values: Mapping[str, Any]) -> None:
             )
     if protocol.startswith("SASL"):
         _check_login(given.get("sasl.jaas.config", ""), values)
+    OAuthLogin.from_values(values)
 
 
 def _check_login(jaas: str, values: Mapping[str, Any]) -> None:
@@ -145,19 +126,18 @@ def _check_login(jaas: str, values: Mapping[str, Any]) -> None:
             f"'kafka.security.protocol' = {values['security_protocol']}: there are "
             f"{', '.join(MECHANISMS)}"
         )
-    module = _BY_PASSWORD.get(chosen)
-    if module is None:
-        return
-    if not {"sasl_plain_username", "sasl_plain_password"} <= values.keys():
+    found = find_module(jaas)
+    if found is not None and found != LOGIN_MODULES.get(chosen, found):
+        raise ValueError(
+            f"option 'kafka.sasl.jaas.config' names {found}, but 'kafka.sasl.mechanism' = "
+            f"{chosen} logs in by {LOGIN_MODULES[chosen]}"
+        )
+    if chosen in _BY_PASSWORD and not {"sasl_plain_username", "sasl_plain_password"} <= (
+        values.keys()
+    ):
         raise ValueError(
             f"'kafka.sasl.mechanism' = {chosen} needs a user and a password: give "
             "'kafka.sasl.jaas.config', or 'kafka.sasl.username' and 'kafka.sasl.password'"
-        )
-    found = _MODULES.search(jaas)
-    if found is not None and found[1] != module:
-        raise ValueError(
-            f"option 'kafka.sasl.jaas.config' names {found[1]}, but 'kafka.sasl.mechanism' = "
-            f"{chosen} logs in by {module}"
         )
 
 

@@ -26,6 +26,7 @@ from krishiv_spark.kafka.topic_partition import BrokerAddress
 
 if TYPE_CHECKING:
     from krishiv_spark.kafka._kafka_python import OpenConnection
+    from krishiv_spark.kafka.login_tokens import LoginTokens
 
 __all__ = ["LEAST_LOADED", "BlockingConnection", "BlockingConnections", "Node", "Transport"]
 
@@ -55,17 +56,18 @@ class Transport:
 
     Args:
         values: Keyword arguments for kafka-python.
+        tokens: The tokens of a login with OAUTHBEARER; None for another login.
 
     Attributes:
         heard_s: Time of the newest response, by the monotonic clock; initially that of creation.
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], tokens: LoginTokens | None = None) -> None:
         from krishiv_spark.kafka._kafka_python import ConnectionManager, Selector
 
         self._process = os.getpid()
         self._net = Selector(client_id=values["client_id"])
-        self._manager = ConnectionManager(self._net, **values)
+        self._manager = ConnectionManager(self._net, tokens=tokens, **values)
         self._request_timeout_s: float = self._manager.config["request_timeout_ms"] / 1000
         self._net.start()
         self._thread = self._net.thread

@@ -135,7 +135,7 @@ def test_there_is_no_other_protocol(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("SCRAM-SHA512", "SCRAM-SHA-512"), ("OAUTHBEARER", "gets tokens")]
+    ("text", "said"), [("SCRAM-SHA512", "SCRAM-SHA-512"), ("OAUTHBEARER", "source of tokens")]
 )
 def test_mechanisms_that_do_not_work_here(text, said):
     with pytest.raises(OptionError, match=said):

@@ -1,9 +1,10 @@
 """The private parts of kafka-python that are used: a version without one must be noticed."""
 
+import inspect
 import socket
 
 import pytest
-from kafka.net.connection import KafkaConnection
+from kafka.net.connection import KafkaConnection, SaslReauthenticator
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaTCPTransport
@@ -62,6 +63,13 @@ def test_connections_that_are_taken_out(selector):
         selector.poll(timeout_ms=50)
         assert ours.recv(10) == b"\0"  # nobody else took it, nor closed it
         assert connection.closed
+
+
+def test_each_login_of_a_connection_goes_through_one_method(selector):
+    connection = KafkaConnection(selector, node_id=1)
+    assert inspect.iscoroutinefunction(connection._sasl_authenticate)
+    for caller in (KafkaConnection.initialize, SaslReauthenticator._do_reauth):
+        assert "._sasl_authenticate(" in inspect.getsource(caller)
 
 
 def test_parsers():
