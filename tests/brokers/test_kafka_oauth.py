@@ -81,7 +81,9 @@ class Sink:
     """A sink step by step, as planner, tasks and committer drive it."""
 
     def __init__(self, options, topic, folder) -> None:
-        given = {**options, "topic": topic, "epochLog": str(folder)}
+        prefix = f"p-{uuid.uuid4().hex}"  # ids of other sinks are in use at the same broker
+        own = {"topic": topic, "epochLog": str(folder), "kafka.transactional.id": prefix}
+        given = {**options, **own}
         parsed = KafkaSinkOptions.parse(given, "krishiv-kafka")
         self._writer = KafkaWriter(parsed, pa.schema([("value", pa.string())]), OutputMode.APPEND)
         self._writer.check()
@@ -92,7 +94,7 @@ class Sink:
         owns = committer.begin(Epoch("query", number))
         task = Task("query", number, 0, 0, owns.generation)
         staged = self._writer.stage(iter(batches), task, self._writer.plan(owns))
-        committer.commit(Epoch("query", number, owns.generation), [staged])
+        committer.publish(Epoch("query", number, owns.generation), [staged])
 
 
 def batch(*numbers):
