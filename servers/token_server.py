@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -143,7 +143,7 @@ class TokenServer:
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
     """Create a certificate for 127.0.0.1 that signs itself; return its file and that of its key."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = dt.datetime.now(dt.timezone.utc)
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))

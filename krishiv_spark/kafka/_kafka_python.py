@@ -18,6 +18,7 @@ as long as a broker needs to answer a small message.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import ssl
 import threading
@@ -31,11 +32,14 @@ from typing import Any, ClassVar, cast
 from kafka import errors
 from kafka.future import Future as KafkaFuture
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl import register_sasl_mechanism
+from kafka.net.sasl.msk import AwsMskIamClient, SaslMechanismAwsMskIam
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.frame import KafkaBytes
 
 from krishiv_spark.kafka.login_tokens import LoginTokenError, LoginTokens, Token
+from krishiv_spark.kafka.msk_iam import find_region
 
 __all__ = ["ConnectionManager", "OpenConnection", "Selector"]
 
@@ -71,18 +75,26 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
 
     Args:
         given: Arguments for kafka-python.
-        tokens: The tokens of a login with OAUTHBEARER; None for another login.
+        tokens: The tokens of a login whose tokens have an end; None for another login.
+        make_context: Makes the TLS settings of each connection; None if kafka-python makes them.
         more: Keyword arguments for kafka-python.
 
     Attributes:
         troubles: By address of a broker, the error of the newest attempt to connect, if it failed.
     """
 
-    def __init__(self, *given: Any, tokens: LoginTokens | None = None, **more: Any) -> None:
+    def __init__(
+        self,
+        *given: Any,
+        tokens: LoginTokens | None = None,
+        make_context: Callable[[], ssl.SSLContext] | None = None,
+        **more: Any,
+    ) -> None:
         if tokens is not None:
             more["sasl_oauth_token_provider"] = _TokenProvider(tokens)
         super().__init__(*given, **more)
         self._tokens = tokens
+        self._make_context = make_context
         self.troubles: dict[str, Exception] = {}
 
     async def _connect(self, node: Any, conn: Any, *given: Any, **more: Any) -> None:
@@ -191,6 +203,8 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # it has
             connection.close(errors.RequestTimedOutError("no response over another connection"))
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        if self._make_context is not None:
+            self.config["ssl_context"] = self._make_context()
         transport: Any = await super()._build_transport(node, timeout_at=timeout_at)
         transport._sock_recv = lambda: _receive(transport._protocol.parser, transport._sock)
         transport.write = partial(_write, transport, transport.write)
@@ -211,6 +225,32 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # it has no 
     def extensions(self) -> dict[str, str]:
         """Return the SASL extensions of the login."""
         return dict(self._tokens.login.extensions)
+
+
+class _MskIam(SaslMechanismAwsMskIam):  # type: ignore[misc]  # it has no types
+    """The mechanism of MSK with credentials that `ConnectionManager` has just renewed.
+
+    kafka-python's own looks for credentials in the thread of the connections, and for the region
+    in the environment only.
+    """
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self._provider = config.get("sasl_oauth_token_provider")
+
+    def _build_client(self) -> AwsMskIamClient:
+        if not isinstance(self._provider, _TokenProvider):  # another user of kafka-python
+            return super()._build_client()
+        access_key, secret_key, token, default = json.loads(self._provider.token())
+        region = find_region(self.host, default)
+        if region is None:
+            raise errors.KafkaConfigurationError(
+                f"the region of {self.host} is not known: set AWS_DEFAULT_REGION"
+            )
+        return AwsMskIamClient(self.host, access_key, secret_key, region, token)
+
+
+register_sasl_mechanism("AWS_MSK_IAM", _MskIam, overwrite=True)
 
 
 class _Named:

@@ -10,12 +10,15 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from krishiv_spark.errors import KrishivError
+from krishiv_spark.errors import KrishivError, OptionError
 from krishiv_spark.kafka.config import KafkaConfig
-from krishiv_spark.kafka.login_tokens import LoginTokenError, open_tokens
+from krishiv_spark.kafka.key_stores import make_context, needs_context
+from krishiv_spark.kafka.login_tokens import LoginTokenError, LoginTokens, open_tokens
 from krishiv_spark.kafka.metadata import MetadataQuery, features_of, features_request
+from krishiv_spark.kafka.msk_iam import MskLogin, fetch_credentials
 from krishiv_spark.kafka.security import warn_of_clear_login
 from krishiv_spark.kafka.topic_partition import BrokerAddress, Topic, TopicPartition
 from krishiv_spark.kafka.transport import LEAST_LOADED, Node, Transport
@@ -103,14 +106,14 @@ class KafkaClient:
         self._features: dict[str, int] = {}
         self._features_until_s = 0.0
         self._is_unanswered = False
-        self._tokens = None if config.login is None else open_tokens(config.login)
+        self._tokens = _open_tokens(config)
         missing = config.find_missing_file()
         if missing is not None:
             raise self.make_error(
                 "reach the cluster", f"there is no file on this machine for {missing}"
             )
         self._fetch_token(at_start=at_start)
-        self._transport = Transport(config.values, self._tokens)
+        self._transport = self._open_transport()
         self._finalizer = weakref.finalize(self, self._transport.close)
         self._finalizer.atexit = False  # the thread is a daemon
         try:
@@ -140,6 +143,16 @@ class KafkaClient:
                 self._tokens.get(_FIRST_TOKEN_S if at_start else self.config.api_timeout_s)
         except LoginTokenError as error:
             raise_alone(self.make_error("log in", error))
+
+    def _open_transport(self) -> Transport:
+        values = self.config.values
+        try:
+            make = partial(make_context, values) if needs_context(values) else None
+            if make is not None:
+                make()  # a store that cannot be read is an error here, and not in each connection
+        except (OptionError, OSError) as error:
+            raise_alone(self.make_error("set up TLS", error))
+        return Transport(values, self._tokens, make)
 
     def _explain_troubles(self, error: Exception) -> str:
         """Return the newest error of each broker; without one, the text of the whole error."""
@@ -447,6 +460,13 @@ class KafkaClient:
         """Drop topics from the cache: `get_topic` requests them again."""
         for name in names:
             self._topics.pop(name, None)
+
+
+def _open_tokens(config: KafkaConfig) -> LoginTokens | None:
+    by_iam = MskLogin.from_values(config.values)
+    if by_iam is not None:
+        return open_tokens(by_iam, fetch_credentials)
+    return None if config.login is None else open_tokens(config.login)
 
 
 def _make_query(names: Collection[str] | None, *, create: bool, operations: bool) -> MetadataQuery:

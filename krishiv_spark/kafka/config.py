@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field
 
 from krishiv_spark.kafka.jaas import parse_extensions, parse_login
 from krishiv_spark.kafka.oauth_login import (
+    KNOWN_CLASSES,
     OAuthLogin,
     parse_class,
     parse_command,
@@ -25,13 +26,13 @@ from krishiv_spark.kafka.oauth_login import (
 )
 from krishiv_spark.kafka.security import (
     PROTOCOLS,
-    check_pem,
     check_security,
+    check_store_type,
     parse_file_name,
     parse_host_check,
     parse_mechanism,
     parse_one_of,
-    parse_pem_file,
+    parse_store,
 )
 from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.options import Options
@@ -114,14 +115,16 @@ _NAMES: dict[str, tuple[str, _Parser]] = {
     "client.id": ("client_id", str.strip),
     "client.dns.lookup": ("client_dns_lookup", parse_one_of(_LOOKUPS)),
     "security.protocol": ("security_protocol", parse_one_of(PROTOCOLS, upper=True)),
-    "ssl.truststore.location": ("ssl_cafile", parse_pem_file),
-    "ssl.cafile": ("ssl_cafile", parse_pem_file),
-    "ssl.ca.location": ("ssl_cafile", parse_pem_file),
-    "ssl.truststore.type": ("", check_pem),
-    "ssl.keystore.location": ("ssl_certfile", parse_pem_file),
-    "ssl.certfile": ("ssl_certfile", parse_pem_file),
-    "ssl.keystore.type": ("", check_pem),
-    "ssl.keyfile": ("ssl_keyfile", parse_pem_file),
+    "ssl.truststore.location": ("ssl_cafile", parse_store),
+    "ssl.cafile": ("ssl_cafile", parse_store),
+    "ssl.ca.location": ("ssl_cafile", parse_store),
+    "ssl.truststore.type": ("", check_store_type),
+    "ssl.keystore.location": ("ssl_certfile", parse_store),
+    "ssl.certfile": ("ssl_certfile", parse_store),
+    "ssl.keystore.type": ("", check_store_type),
+    "ssl.truststore.password": ("ssl_truststore_password", str),
+    "ssl.keystore.password": ("ssl_keystore_password", str),
+    "ssl.keyfile": ("ssl_keyfile", parse_store),
     "ssl.key.password": ("ssl_password", str),
     "ssl.crlfile": ("ssl_crlfile", parse_file_name),
     "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", parse_host_check),
@@ -141,10 +144,7 @@ _NAMES: dict[str, tuple[str, _Parser]] = {
     "sasl.login.connect.timeout.ms": ("oauth_connect_ms", _parse_millis),
     "sasl.login.read.timeout.ms": ("oauth_read_ms", _parse_millis),
     "https.ca.location": ("oauth_ca_file", parse_file_name),
-    **{
-        name: ("", partial(parse_class, name))
-        for name in ("sasl.login.callback.handler.class", "sasl.oauthbearer.jwt.retriever.class")
-    },
+    **{name: ("", partial(parse_class, name)) for name in KNOWN_CLASSES},
     "request.timeout.ms": ("request_timeout_ms", _parse_millis),
     "default.api.timeout.ms": ("default_api_timeout_ms", _parse_millis),
     "reconnect.backoff.ms": ("reconnect_backoff_ms", _parse_millis),
@@ -229,7 +229,7 @@ class KafkaConfig:
         """Return a setting that names a file missing on this machine; None if there is none."""
         for key, text in self.settings:
             _, parse = _NAMES.get(key, ("", None))
-            if parse in {parse_pem_file, parse_file_name} and not isfile(text.strip()):
+            if parse in {parse_store, parse_file_name} and not isfile(text.strip()):
                 return f"'kafka.{key}' = {text.strip()}"
         return None
 

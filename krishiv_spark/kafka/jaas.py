@@ -15,6 +15,7 @@ LOGIN_MODULES: Mapping[str, str] = {
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
     "OAUTHBEARER": "OAuthBearerLoginModule",
+    "AWS_MSK_IAM": "IAMLoginModule",
 }
 """By mechanism: the class of its login module."""
 
@@ -52,10 +53,13 @@ def parse_login(text: str) -> dict[str, Any]:
     module, entries = find_module(text), _find_entries(text)
     if module == "OAuthBearerLoginModule":
         return _parse_oauth(entries)
+    if module == "IAMLoginModule":
+        return _parse_iam(entries)
     if module is None or not {"username", "password"} <= entries.keys():
         raise ValueError(
             "option 'kafka.sasl.jaas.config': only PlainLoginModule and ScramLoginModule with "
-            "username and password, and OAuthBearerLoginModule, are understood here" + _NOT_SHOWN
+            "username and password, OAuthBearerLoginModule, and Amazon's IAMLoginModule are "
+            "understood here" + _NOT_SHOWN
         )
     return {f"sasl_plain_{key}": entries[key] for key in ("username", "password")}
 
@@ -86,6 +90,16 @@ def _parse_oauth(entries: Mapping[str, str]) -> dict[str, Any]:
     if extensions:
         found["oauth_extensions"] = _read_extensions(extensions)
     return found
+
+
+def _parse_iam(entries: Mapping[str, str]) -> dict[str, Any]:
+    for key in entries.keys() - {"awsProfileName", "awsDebugCreds"}:
+        raise ValueError(
+            f"option 'kafka.sasl.jaas.config': {key!r} of IAMLoginModule does not work here: "
+            f"configure it in a profile of AWS, and name that in awsProfileName{_NOT_SHOWN}"
+        )
+    found = entries.get("awsProfileName")
+    return {} if found is None else {"msk_profile": found}
 
 
 def parse_extensions(text: str) -> tuple[tuple[str, str], ...]:

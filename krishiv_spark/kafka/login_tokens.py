@@ -15,12 +15,13 @@ import re
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote_plus
 
 from krishiv_spark.kafka.oauth_login import OAuthLogin
@@ -32,7 +33,7 @@ from krishiv_spark.options.references import read_small
 if TYPE_CHECKING:
     import requests
 
-__all__ = ["LoginTokenError", "LoginTokens", "Token", "fetch_token", "open_tokens"]
+__all__ = ["LoginTokenError", "LoginTokens", "Token", "TokenLogin", "fetch_token", "open_tokens"]
 
 _log = logging.getLogger(__name__)
 
@@ -90,15 +91,32 @@ class Token:
         return time.monotonic() >= self.end_s
 
 
+class TokenLogin(Protocol):
+    """A login whose tokens, or other credentials, have an end. Equal ones share their tokens."""
+
+    @property
+    def origin(self) -> str:
+        """The source of the tokens, for messages; without secrets."""
+
+    @property
+    def extensions(self) -> tuple[tuple[str, str], ...]:
+        """Names and values that are sent to the broker with each token."""
+
+    def secrets(self) -> set[str]:
+        """Return the secrets of the login, for texts that must not show them."""
+
+
 class LoginTokens:
     """The tokens of one login in one process. Any thread may use it.
 
     Args:
         login: The source of the tokens.
+        fetch: Fetches a token, in a thread of its own.
     """
 
-    def __init__(self, login: OAuthLogin) -> None:
+    def __init__(self, login: TokenLogin, fetch: Callable[[Any], Token]) -> None:
         self.login = login
+        self._fetch_token = fetch
         self._lock = threading.Lock()
         self._token: Token | None = None
         self._fetch: Future[Token] | None = None
@@ -147,11 +165,11 @@ class LoginTokens:
     def _run(self, found: Future[Token]) -> None:
         why = ""
         try:
-            token = fetch_token(self.login)
+            token = self._fetch_token(self.login)
         except LoginTokenError as error:
             why = str(error)
         except Exception as error:  # noqa: BLE001  of a library: it must not end in the thread
-            why = f"{self.login.origin}: {describe(error, {self.login.client_secret} - {''})}"
+            why = f"{self.login.origin}: {describe(error, self.login.secrets())}"
         with self._lock:
             self._fetch = None
             self._failure = (time.monotonic(), why)
@@ -382,10 +400,15 @@ def _check_answer(login: OAuthLogin, status: int, body: str) -> dict[str, Any]:
 
 # --- the tokens of a process
 
-_tokens: dict[tuple[OAuthLogin, int], LoginTokens] = {}
+_tokens: dict[tuple[TokenLogin, int], LoginTokens] = {}
 """By login and process: a fork may have copied a lock that another thread holds."""
 
 
-def open_tokens(login: OAuthLogin) -> LoginTokens:
-    """Return this process's tokens of a login."""
-    return _tokens.setdefault((login, os.getpid()), LoginTokens(login))
+def open_tokens(login: TokenLogin, fetch: Callable[[Any], Token] = fetch_token) -> LoginTokens:
+    """Return this process's tokens of a login.
+
+    Args:
+        login: The source of the tokens.
+        fetch: Fetches a token of such a login.
+    """
+    return _tokens.setdefault((login, os.getpid()), LoginTokens(login, fetch))

@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-__all__ = ["OAuthLogin", "parse_class", "parse_command", "parse_token_url", "parse_yes_or_no"]
+__all__ = [
+    "KNOWN_CLASSES",
+    "OAuthLogin",
+    "parse_class",
+    "parse_command",
+    "parse_token_url",
+    "parse_yes_or_no",
+]
 
 _CONNECT_S, _READ_S = 4.0, 8.0
 """Time limits of a token endpoint. A start of a query waits for eight seconds in all."""
@@ -24,18 +31,20 @@ _SOURCES = {
     "oauth_command": "sasl.oauthbearer.token.command",
 }
 _JAVA_CLASSES = "org.apache.kafka.common.security.oauthbearer."
-_CLASSES = {
+_OF_AMAZON = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+KNOWN_CLASSES = {
     "sasl.login.callback.handler.class": {
         "OAuthBearerLoginCallbackHandler",
         "secured.OAuthBearerLoginCallbackHandler",
     },
+    "sasl.client.callback.handler.class": {_OF_AMAZON},
     "sasl.oauthbearer.jwt.retriever.class": {
         "ClientCredentialsJwtRetriever",
         "DefaultJwtRetriever",
         "FileJwtRetriever",
     },
 }
-"""By setting: Java classes of Kafka whose work this package does, below `_JAVA_CLASSES`."""
+"""By setting: Java classes whose work this package does, those of Kafka below `_JAVA_CLASSES`."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +130,10 @@ class OAuthLogin:
             return f"the token command {os.path.basename(self.command[0])!r}"
         return f"the token file {self.file!r}" if self.file else f"the token endpoint {self.url}"
 
+    def secrets(self) -> set[str]:
+        """Return the secret of the client, for texts that must not show it."""
+        return {self.client_secret} - {""}
+
 
 def _name_setting(value: str) -> str:
     name = _SOURCES.get(value)
@@ -176,7 +189,7 @@ def parse_class(setting: str, text: str) -> None:
     Raises:
         ValueError: If it is another one.
     """
-    known: Collection[str] = _CLASSES[setting]
+    known: Collection[str] = KNOWN_CLASSES[setting]
     if text.strip().removeprefix(_JAVA_CLASSES) not in known:
         raise ValueError(
             f"the Java class {text.strip()!r} cannot run here: omit the setting, and have "

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from krishiv_spark.kafka.jaas import LOGIN_MODULES, find_module
+from krishiv_spark.kafka.key_stores import explain_jks
 from krishiv_spark.kafka.oauth_login import OAuthLogin
 from krishiv_spark.messages.suggestions import suggest
 from krishiv_spark.runtime.once import warn_once
@@ -19,26 +20,23 @@ from krishiv_spark.runtime.once import warn_once
 __all__ = [
     "MECHANISMS",
     "PROTOCOLS",
-    "check_pem",
     "check_security",
+    "check_store_type",
     "parse_file_name",
     "parse_host_check",
     "parse_mechanism",
     "parse_one_of",
-    "parse_pem_file",
+    "parse_store",
     "warn_of_clear_login",
 ]
 
 _log = logging.getLogger(__name__)
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = (*LOGIN_MODULES, "GSSAPI", "AWS_MSK_IAM")
+MECHANISMS = (*LOGIN_MODULES, "GSSAPI")
 _BY_PASSWORD = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 _CLEAR = frozenset({"PLAIN", "OAUTHBEARER", "AWS_MSK_IAM"})
 """Mechanisms whose messages allow a listener to log in; SCRAM and GSSAPI do not."""
-_PEM_ONLY = (
-    "only PEM files can be read here: convert the store (keytool, openssl) and name the file"
-)
 
 
 def parse_one_of(known: Collection[str], *, upper: bool = False) -> Callable[[str], str]:
@@ -73,10 +71,13 @@ def parse_host_check(text: str) -> bool:
     return word == "https"
 
 
-def check_pem(text: str) -> None:
-    """Check that a store is of the only supported type."""
-    if text.strip().upper() != "PEM":
-        raise ValueError(_PEM_ONLY)
+def check_store_type(text: str) -> None:
+    """Check that a store is of a type that can be read."""
+    kind = text.strip().upper()
+    if kind == "JKS":
+        raise ValueError(explain_jks("STORE.jks"))
+    if kind not in {"PEM", "PKCS12"}:
+        raise ValueError(f"{text!r} is not known: there are PEM and PKCS12")
 
 
 def parse_file_name(text: str) -> str:
@@ -86,11 +87,11 @@ def parse_file_name(text: str) -> str:
     return text.strip()
 
 
-def parse_pem_file(text: str) -> str:
-    """Parse the name of a file that may be a PEM file."""
+def parse_store(text: str) -> str:
+    """Parse the name of a file that may be a PEM file or a PKCS#12 store."""
     name = parse_file_name(text)
-    if name.lower().endswith((".jks", ".p12", ".pfx")):
-        raise ValueError(_PEM_ONLY)
+    if name.lower().endswith(".jks"):
+        raise ValueError(explain_jks(name))
     return name
 
 
@@ -131,6 +132,10 @@ def _check_login(jaas: str, values: Mapping[str, Any]) -> None:
         raise ValueError(
             f"option 'kafka.sasl.jaas.config' names {found}, but 'kafka.sasl.mechanism' = "
             f"{chosen} logs in by {LOGIN_MODULES[chosen]}"
+        )
+    if chosen == "AWS_MSK_IAM" and values["security_protocol"] != "SASL_SSL":
+        raise ValueError(
+            "'kafka.sasl.mechanism' = AWS_MSK_IAM needs 'kafka.security.protocol' = SASL_SSL"
         )
     if chosen in _BY_PASSWORD and not {"sasl_plain_username", "sasl_plain_password"} <= (
         values.keys()

@@ -56,18 +56,26 @@ class Transport:
 
     Args:
         values: Keyword arguments for kafka-python.
-        tokens: The tokens of a login with OAUTHBEARER; None for another login.
+        tokens: The tokens of a login whose tokens have an end; None for another login.
+        make_context: Makes the TLS settings of each connection; None if kafka-python makes them.
 
     Attributes:
         heard_s: Time of the newest response, by the monotonic clock; initially that of creation.
     """
 
-    def __init__(self, values: Mapping[str, Any], tokens: LoginTokens | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        tokens: LoginTokens | None = None,
+        make_context: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         from krishiv_spark.kafka._kafka_python import ConnectionManager, Selector
 
         self._process = os.getpid()
         self._net = Selector(client_id=values["client_id"])
-        self._manager = ConnectionManager(self._net, tokens=tokens, **values)
+        self._manager = ConnectionManager(
+            self._net, tokens=tokens, make_context=make_context, **values
+        )
         self._request_timeout_s: float = self._manager.config["request_timeout_ms"] / 1000
         self._net.start()
         self._thread = self._net.thread

@@ -149,7 +149,7 @@ def age(tokens, renew_s, end_s):
 
 
 def test_a_token_is_fetched_once_and_renewed_before_its_end(server):
-    tokens = LoginTokens(client_of(server.url, **{f"{OAUTH}scope": "kafka"}).login)
+    tokens = LoginTokens(client_of(server.url, **{f"{OAUTH}scope": "kafka"}).login, fetch_token)
     before = server.total
     first = tokens.get(10)
     assert server.requests[-1] == {"grant_type": ["client_credentials"], "scope": ["kafka"]}
@@ -163,7 +163,7 @@ def test_a_token_is_fetched_once_and_renewed_before_its_end(server):
 
 def test_an_endpoint_that_is_away_costs_nothing_while_the_token_is_valid(server, monkeypatch):
     monkeypatch.setattr(login_tokens, "_PAUSE_S", 0.0)
-    tokens = LoginTokens(client_of(server.url).login)
+    tokens = LoginTokens(client_of(server.url).login, fetch_token)
     tokens.get(10)
     server.answer = 503, "away"
     token = age(tokens, -1, 60)
@@ -176,7 +176,7 @@ def test_an_endpoint_that_is_away_costs_nothing_while_the_token_is_valid(server,
 
 
 def test_the_error_of_an_attempt_stands_for_a_second(server):
-    tokens = LoginTokens(client_of(server.url).login)
+    tokens = LoginTokens(client_of(server.url).login, fetch_token)
     server.answer = 403, "{}"
     before = len(server.requests)
     for _ in range(3):
@@ -186,7 +186,7 @@ def test_the_error_of_an_attempt_stands_for_a_second(server):
 
 
 def test_many_threads_make_one_request(server):
-    tokens = LoginTokens(client_of(server.url).login)
+    tokens = LoginTokens(client_of(server.url).login, fetch_token)
     server.delay_s, before = 0.3, server.total
     threads = [threading.Thread(target=tokens.get, args=(10,)) for _ in range(8)]
     for thread in threads:
@@ -197,7 +197,7 @@ def test_many_threads_make_one_request(server):
 
 
 def test_a_refused_token_is_replaced_and_trusted_for_a_minute(server, monkeypatch):
-    tokens = LoginTokens(client_of(server.url).login)
+    tokens = LoginTokens(client_of(server.url).login, fetch_token)
     first = tokens.get(10)
     assert tokens.record_refusal() is False, "none was ever accepted"
     assert tokens.get(10).text != first.text
