@@ -111,7 +111,7 @@ class LoginTokens:
 
     Args:
         login: The source of the tokens.
-        fetch: Fetches a token, in a thread of its own.
+        fetch: Fetches a token, in a separate thread.
     """
 
     def __init__(self, login: TokenLogin, fetch: Callable[[Any], Token]) -> None:

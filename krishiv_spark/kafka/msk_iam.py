@@ -1,7 +1,7 @@
 """Logins at Amazon MSK by IAM (``AWS_MSK_IAM``), with credentials that change while a query runs.
 
 botocore finds the credentials as for all programs of AWS: environment, profile, container, machine.
-They are read again at each login, in a thread of their own, because the machine's metadata service
+They are read again at each login, in a separate thread, because the machine's metadata service
 may be slow. kafka-python signs with them.
 """
 
