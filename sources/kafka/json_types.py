@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.arrow.cast import localized
+from krishiv_spark.arrow.cast import localize
 from krishiv_spark.arrow.compute import Convert, children, list_with, pc, same, struct_with
 from krishiv_spark.arrow.schemas import stands_for
 from krishiv_spark.errors import SchemaError
@@ -206,7 +206,7 @@ def _parse_instants(texts: pa.Array, zone: str | None) -> pa.Array:
         raise pa.ArrowInvalid("a time without a zone")
     zoned = _truncate_fraction(pc.if_else(is_zoned, texts, None)).cast(_INSTANT)
     local = _parse_wall_times(pc.if_else(is_zoned, None, texts))
-    return pc.coalesce(zoned, localized(local, zone).cast(_INSTANT))
+    return pc.coalesce(zoned, localize(local, zone).cast(_INSTANT))
 
 
 def _parse_wall_times(texts: pa.Array) -> pa.Array:

@@ -1,7 +1,7 @@
 """The rows by which some files differ from others. Executor.
 
 A program that rewrites a file copies most of its rows. A row that was only copied is in both files
-and is left out, as often as it is in both; every other row is deleted or inserted.
+and is left out, as many times as both have it; every other row is deleted or inserted.
 
 Rows are the same if all their values are, bit for bit, as in a row that was copied from one file to
 another. Arrow groups by flat columns only, and takes 0.0 for -0.0.
