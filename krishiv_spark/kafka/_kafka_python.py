@@ -218,7 +218,7 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # it has no 
         super().__init__()
         self._tokens = tokens
 
-    def token(self) -> str:
+    def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # it is abstract
         """Return the newest token, which `ConnectionManager` has just renewed if necessary."""
         return self._tokens.text
 

@@ -97,13 +97,16 @@ class TokenLogin(Protocol):
     @property
     def origin(self) -> str:
         """The source of the tokens, for messages; without secrets."""
+        ...
 
     @property
     def extensions(self) -> tuple[tuple[str, str], ...]:
         """Names and values that are sent to the broker with each token."""
+        ...
 
     def secrets(self) -> set[str]:
         """Return the secrets of the login, for texts that must not show them."""
+        ...
 
 
 class LoginTokens:
@@ -163,17 +166,17 @@ class LoginTokens:
             return self._fetch
 
     def _run(self, found: Future[Token]) -> None:
-        why = ""
+        token, why = None, ""
         try:
             token = self._fetch_token(self.login)
         except LoginTokenError as error:
-            why = str(error)
+            why = str(error) or f"{self.login.origin} gave no token"
         except Exception as error:  # noqa: BLE001  of a library: it must not end in the thread
             why = f"{self.login.origin}: {describe(error, self.login.secrets())}"
         with self._lock:
             self._fetch = None
             self._failure = (time.monotonic(), why)
-            if not why:
+            if token is not None:
                 self._token = token
         self._settle(found, why)
 

@@ -52,7 +52,7 @@ def values(stores, **given):
 
 
 def shake_hands(context, stores):
-    """What a server that asks for the client's certificate gets to know of it."""
+    """Return the subject that a server reads from the client's certificate."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(stores / "certificate.pem", stores / "key.pem")
     server.load_verify_locations(stores / "certificate.pem")
