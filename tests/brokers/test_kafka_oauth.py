@@ -201,7 +201,9 @@ def test_a_token_that_a_task_does_not_renew_is_found(cluster, server, tmp_path, 
     request = LoginTokens.request
 
     def request_once(tokens):
-        return first.setdefault(tokens.login, request(tokens))
+        if tokens.login not in first:
+            first[tokens.login] = request(tokens)
+        return first[tokens.login]
 
     monkeypatch.setattr(LoginTokens, "request", request_once)
     monkeypatch.setattr(LoginTokens, "record_refusal", lambda _: False)
