@@ -43,7 +43,9 @@ OTHERWISE = {  # needs files, or a whole login: docs/kafka-operations.md, tests/
     "kafka.sasl.mechanism",
     "kafka.security.protocol",
     "kafka.ssl.keystore.location",
+    "kafka.ssl.keystore.password",
     "kafka.ssl.truststore.location",
+    "kafka.ssl.truststore.password",
 }
 
 

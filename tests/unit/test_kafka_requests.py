@@ -18,6 +18,7 @@ class Refusing(KafkaClient):
         given = {"bootstrap.servers": "nowhere:1", "default.api.timeout.ms": "5"}
         self.config = KafkaConfig.from_settings(given)
         self.coordinators = {}
+        self._tokens = None
         self.is_suspect = False
 
     def ask(self, messages, within_s=None):

@@ -51,8 +51,8 @@ class SimulatedTransport:
     is_alive = True
     cluster_id = "simulated"
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        del values
+    def __init__(self, values: Mapping[str, Any], *login: object) -> None:
+        del values, login
         self._world = present().world
         self._cluster = present().cluster
         self.heard_s = self._world.clock.now_ms / 1000
