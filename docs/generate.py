@@ -150,33 +150,21 @@ def format_tables(source: type[KrishivDataSource]) -> dict[str, str]:
     name, tables = source.format_name, dict[str, str]()
     reader = source.reader_type.options_type if source.reader_type else None
     writer = source.writer_type.options_type if source.writer_type else None
+    of_sources = _common_fields(reader, SourceOptions) if reader else set()
+    of_sinks = _OF_BATCHES | (_common_fields(writer, LogPlaceOptions) if writer else set())
     if reader:
         tables[f"{name}.source"] = options_table(reader)
-        shared = _common_fields(reader, SourceOptions)
-        tables[f"{name}.source-own"] = options_table(reader, without=shared)
+        tables[f"{name}.source-own"] = options_table(reader, without=of_sources)
     if writer:
         tables[f"{name}.sink"] = options_table(writer, without=_OF_BATCHES)
-        shared = _common_fields(writer, LogPlaceOptions)
-        tables[f"{name}.sink-own"] = options_table(writer, without=shared | _OF_BATCHES)
-    if reader and writer:
-        tables |= split_options_tables(name, reader, writer)
+        tables[f"{name}.sink-own"] = options_table(writer, without=of_sinks)
+    if reader and writer:  # options with one meaning in both directions, and the rest
+        common = _common_fields(reader, writer)
+        others = reader.model_fields.keys() - common
+        tables[f"{name}.common"] = options_table(reader, without=others | of_sources)
+        tables[f"{name}.source-only"] = options_table(reader, without=common | of_sources)
+        tables[f"{name}.sink-only"] = options_table(writer, without=common | of_sinks)
     return tables
-
-
-def split_options_tables(name: str, reader: type[Options], writer: type[Options]) -> dict[str, str]:
-    """Return three tables for a format: options with one meaning in both directions, and the rest.
-
-    They do not have the options of all sources and of all sinks.
-    """
-    of_sources = _common_fields(reader, SourceOptions)
-    of_sinks = _common_fields(writer, LogPlaceOptions) | _OF_BATCHES
-    common = _common_fields(reader, writer)
-    others = reader.model_fields.keys() - common
-    return {
-        f"{name}.common": options_table(reader, without=others | of_sources),
-        f"{name}.source-only": options_table(reader, without=common | of_sources),
-        f"{name}.sink-only": options_table(writer, without=common | of_sinks),
-    }
 
 
 def _common_fields(first: type[Options], second: type[Options]) -> set[str]:

@@ -148,8 +148,8 @@ def _writer_text(writer: str) -> str:
 
 def _digest(offsets: Mapping[str, str]) -> str:
     # Records and logs contain it permanently, so neither the text nor its length can change. 96
-    # bits are enough, since nobody forges a digest; sources are in Spark's order, which is a part
-    # of their identity.
+    # bits are enough, since no party gains by a forged one; sources are in Spark's order, which is
+    # a part of their identity.
     return sha256(json.dumps(offsets).encode()).hexdigest()[:24]
 
 

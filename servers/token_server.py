@@ -107,10 +107,6 @@ class TokenServer:
         """Sign with another key from now on."""
         self._active = name
 
-    def withdraw(self, name: str) -> None:
-        """Publish a key no longer."""
-        del self._keys[name]
-
     def token(self, life_s: float | None = None) -> str:
         """Return a new token, signed by RS256."""
         head = _encode_json({"alg": "RS256", "kid": self._active, "typ": "JWT"})

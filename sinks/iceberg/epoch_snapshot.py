@@ -34,7 +34,7 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
     write_manifest,
 )
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.snapshots import (
     Operation,
     SnapshotSummaryCollector,
@@ -78,8 +78,6 @@ __all__ = [
 _FANOUT = 8
 """Manifests of one size that are merged; a file's entry is rewritten log8(n) times."""
 
-_SUMMARY_LIMIT = "write.summary.partition-limit"
-_CODEC, _DEFAULT_CODEC = "write.avro.compression-codec", "gzip"
 _NO_PROPERTIES: Mapping[str, str] = {}
 
 _NO_SNAPSHOT = -1
@@ -189,7 +187,7 @@ class EpochSnapshot(MergeAppend):
         # partition spec.
         metadata = self._transaction.table_metadata
         schema, specs = metadata.schema(), metadata.specs()
-        limit = metadata.properties.get(_SUMMARY_LIMIT, "0")
+        limit = metadata.properties.get(TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, "0")
         counts = SnapshotSummaryCollector(partition_summary_limit=int(limit))
         for file in self._added_data_files:
             counts.add_file(file, schema, metadata.spec())
@@ -518,7 +516,9 @@ def create_manifest_writer(
         content: The kind of the files. Delete files require format version 2.
     """
     version = metadata.format_version
-    compression: Any = metadata.properties.get(_CODEC, _DEFAULT_CODEC)
+    compression: Any = metadata.properties.get(
+        TableProperties.WRITE_AVRO_COMPRESSION, TableProperties.WRITE_AVRO_COMPRESSION_DEFAULT
+    )
     kind: type[_CachedForm] = _ManifestV1 if version == 1 else _ManifestV2
     if content is ManifestContent.DELETES:
         kind = _DeleteManifest

@@ -62,7 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests that passed before."""
     recorder = config.pluginmanager.get_plugin("passed-tests")
-    worker = getattr(config, "workerinput", {}).get("passed_tests", ())
+    worker = getattr(config, "workerinput", {}).get("passed_tests")
+    if recorder is None and worker is None:
+        return  # no part of `./run test`: a single file shall start at once
     earlier = recorder.earlier if recorder else frozenset(worker)
     for item in items:
         item.stash[_ENTRY] = f"{_compute_digest(item.path)}\t{_escape(item.nodeid)}"

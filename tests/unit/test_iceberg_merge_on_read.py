@@ -191,13 +191,17 @@ def test_rows_of_one_key_all_go(folder):
     upsert.check()
 
 
-def test_files_of_many_chunks(folder, monkeypatch):
-    monkeypatch.setattr(replaced_rows, "_CHUNK_ROWS", 7)
+def change_five_of_a_hundred(folder):
     append(folder, fresh(*range(100)))
     upsert = Merging(folder)
     upsert.expected = dict.fromkeys(range(100), "x")
     upsert(*((key, f"{key}", "u") for key in (0, 6, 7, 50, 99)))
     upsert.check()
+
+
+def test_files_of_many_chunks(folder, monkeypatch):
+    monkeypatch.setattr(replaced_rows, "_CHUNK_ROWS", 7)
+    change_five_of_a_hundred(folder)
 
 
 # --- random histories
@@ -402,11 +406,7 @@ def test_a_refused_commit_leaves_no_file(folder, monkeypatch):
 def test_files_too_large_for_the_index(folder, monkeypatch):
     monkeypatch.setattr(replaced_rows, "_KEYS", CachedKeys(most_bytes=1000))
     monkeypatch.setattr(replaced_rows, "_CHUNK_ROWS", 7)
-    append(folder, fresh(*range(100)))
-    upsert = Merging(folder)
-    upsert.expected = dict.fromkeys(range(100), "x")
-    upsert(*((key, f"{key}", "u") for key in (0, 6, 7, 50, 99)))
-    upsert.check()
+    change_five_of_a_hundred(folder)
     assert not len(replaced_rows._KEYS._files)
 
 
