@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from available_now import run_to_end
 from iceberg_life import ids
-from patience import PATIENCE
 from pyspark.errors import PySparkException
 
 import krishiv_spark
@@ -44,8 +44,7 @@ class Query:
     def run(self) -> None:
         rows = self._spark.readStream.format("krishiv-parquet").schema("id BIGINT")
         rows = rows.option("maxFilesPerTrigger", 1).load(str(self._folder / "in"))
-        query = self._into(rows).trigger(availableNow=True).start()
-        assert query.awaitTermination(PATIENCE)
+        run_to_end(self._into(rows).trigger(availableNow=True).start, self.checkpoint)
 
     def _into(self, rows):
         out, kind = str(self.out), self._kind

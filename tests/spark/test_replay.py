@@ -8,6 +8,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from available_now import run_to_end
 from iceberg_tables import table_in
 
 FIRST = 3
@@ -76,18 +77,15 @@ def copy(spark, tmp_path, sink, value, trigger=None):
     name, options, _, _ = sink
     reader = spark.readStream.format("krishiv-parquet").schema("id LONG")
     rows = reader.option("maxFilesPerTrigger", "1").load(f"{tmp_path}/in")
-    query = (
+    writer = (
         rows.dropDuplicates(["id"])
         .selectExpr("id", f"{value} AS value")
         .writeStream.format(f"krishiv-{name}")
         .options(**options)
         .option("checkpointLocation", f"{tmp_path}/c")
         .trigger(**(trigger or {"availableNow": True}))
-        .start()
     )
-    if trigger is None:
-        query.awaitTermination()
-    return query
+    return writer.start() if trigger else run_to_end(writer.start, f"{tmp_path}/c")
 
 
 def replay(*words, dies=None):
@@ -176,14 +174,13 @@ def test_state_that_cannot_go_back_is_refused_by_name(spark, tmp_path):
 def follow(spark, tmp_path):
     """Run a second query until it has what is in the table of the first one."""
     rows = spark.readStream.format("krishiv-parquet").load(f"{tmp_path}/t")
-    query = (
+    writer = (
         rows.writeStream.format("krishiv-parquet")
         .option("path", f"{tmp_path}/u")
         .option("checkpointLocation", f"{tmp_path}/d")
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    run_to_end(writer.start, f"{tmp_path}/d")
 
 
 @pytest.mark.usefixtures("source")

@@ -5,6 +5,7 @@ import shutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from available_now import run_to_end
 from iceberg_tables import catalog
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sql
@@ -33,7 +34,7 @@ class Stream:
         rows = reader.load(str(self.folder / "in"))
         writer = change(rows).writeStream.foreachBatch(function)
         writer = writer.option("checkpointLocation", str(self.folder / checkpoint))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        run_to_end(writer.trigger(availableNow=True).start, self.folder / checkpoint)
 
     def after(self, *numbers, **given):
         self.add(*numbers)
