@@ -2,16 +2,18 @@
 
 import uuid
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
-import duckdb
 import pytest
+from duck_iceberg import read_by_duckdb
 from iceberg_life import TABLE, table_of
 from java_iceberg import JavaTables
 from kafka_topics import fill, make_topic
 from killers import Killer, assert_each_once
 from tables import make_input
 
+from krishiv_spark.iceberg.property_keys import EPOCH_KEY
 from krishiv_spark.kafka.dev import open_cluster
 
 KILLS = 2  # of the driver, and of a worker
@@ -33,37 +35,15 @@ def warehouse(tmp_path: Path) -> Path:
     return tmp_path / "warehouse"
 
 
-# --- readers that know nothing of us
-
-
-def read_by_pyiceberg(warehouse: Path, column: str) -> list:
-    return table_of(warehouse).scan().to_arrow()[column].to_pylist()
-
-
-def read_by_duckdb(warehouse: Path, column: str) -> list:
-    """Through its own extension for Iceberg, if that is installed."""
-    with duckdb.connect(config={"autoinstall_known_extensions": "false"}) as duck:
-        found = duck.sql(f"SELECT {column} FROM {_relation(duck, warehouse)}").fetchall()
-    return [row[0] for row in found]
-
-
-def _relation(duck: duckdb.DuckDBPyConnection, warehouse: Path) -> str:
+def assert_exact(warehouse: Path, column: str, numbers: Collection[int], java: JavaTables) -> None:
     table = table_of(warehouse)
-    try:
-        duck.execute("LOAD iceberg")
-    except duckdb.Error:
-        print("DuckDB has no extension for Iceberg here: it reads the files that the table names")
-        return f"read_parquet({[task.file.file_path for task in table.scan().plan_files()]})"
-    return f"iceberg_scan('{table.metadata_location}')"
-
-
-def assert_exact(warehouse: Path, column: str, numbers: range, java: JavaTables) -> None:
-    def read_by_java(warehouse: Path, column: str) -> list:
-        return java.values(table_of(warehouse).metadata_location, column)
-
-    for read in (read_by_pyiceberg, read_by_duckdb, read_by_java):
-        found = Counter(int(value) for value in read(warehouse, column))
-        assert_each_once(found, numbers, read.__name__)
+    readers = {
+        "PyIceberg": table.scan().to_arrow()[column].to_pylist(),
+        "DuckDB": [value for (value,) in read_by_duckdb(table, column)],
+        "Iceberg-Java": java.values(table.metadata_location, column),
+    }
+    for name, values in readers.items():
+        assert_each_once(Counter(map(int, values)), numbers, name)
 
 
 # --- from Kafka
@@ -133,3 +113,50 @@ def test_sixty_kills_between_parquet_and_iceberg(parquet_job, warehouse, java):
 def from_parquet(job, files: int, kills: int) -> None:
     make_input(Path(job["source"]), files, ROWS)
     Killer("stream_copy.py", job, sign="STARTED", pauses=(0.0, 5.0)).run(kills)
+
+
+# --- upserts
+
+KEYS = 997  # so many that most files keep rows that are not replaced
+DELETES = "id % 7 = 3"
+
+
+@pytest.fixture(params=["merge-on-read", "copy-on-write"])
+def upsert_job(parquet_job, request) -> dict[str, object]:
+    """Each key comes again in other epochs, in other partitions, and as a deletion."""
+    columns = {"keyColumns": "key", "orderColumn": "id", "opColumn": "op"}
+    mode = {"mode": "upsert", "upsertMode": request.param}
+    return {
+        **parquet_job,
+        "select": [f"id % {KEYS} AS key", "id", "day", f"IF({DELETES}, 'd', 'u') AS op"],
+        "sink_options": {**parquet_job["sink_options"], **columns, **mode, "keepSnapshots": "1000"},
+    }
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(2400)
+def test_kills_between_parquet_and_upserts_leave_the_newest_row_of_each_key(
+    upsert_job, warehouse, java
+):
+    from_parquet(upsert_job, FILES, 2 * KILLS)
+    assert_exact(warehouse, "id", newest_ids(FILES * ROWS), java)
+    assert_epochs_once(warehouse)
+
+
+@pytest.mark.soak
+def test_sixty_kills_between_parquet_and_upserts(upsert_job, warehouse, java):
+    from_parquet(upsert_job, 20 * FILES, 60)
+    assert_exact(warehouse, "id", newest_ids(20 * FILES * ROWS), java)
+    assert_epochs_once(warehouse)
+
+
+def newest_ids(rows: int) -> list[int]:
+    newest = {number % KEYS: number for number in range(rows)}
+    return [number for number in newest.values() if number % 7 != 3]
+
+
+def assert_epochs_once(warehouse: Path) -> None:
+    """Rows with keys hide that an epoch was committed twice: its number does not."""
+    summaries = [s.summary.additional_properties for s in table_of(warehouse).snapshots()]
+    epochs = [int(s[EPOCH_KEY]) for s in summaries]
+    assert len({*epochs}) == len(epochs), epochs

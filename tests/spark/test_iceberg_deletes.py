@@ -1,13 +1,14 @@
-"""Iceberg's own library reads tables whose rows our upserts deleted by position."""
+"""Iceberg's own library, and DuckDB, read tables whose rows our upserts deleted by position."""
 
 import random
 from collections import Counter
 
 import pyarrow as pa
+from duck_iceberg import read_by_duckdb
 from iceberg_life import IcebergLife, table_of
 
 
-def test_iceberg_java_reads_the_last_row_of_each_key(java, tmp_path):
+def test_others_read_the_last_row_of_each_key(java, tmp_path):
     given = {"mode": "upsert", "keyColumns": "id", "partitionBy": "bucket(2, id)"}
     life = IcebergLife(tmp_path / "w", checkpointLocation=str(tmp_path / "ck"), **given)
     rng, expected = random.Random(1), {}
@@ -23,5 +24,6 @@ def test_iceberg_java_reads_the_last_row_of_each_key(java, tmp_path):
     assert sorted(int(number) for number in java.values(location, "id")) == sorted(expected)
     texts = Counter(str(text) for text in java.values(location, "text"))
     assert texts == Counter(expected.values())
+    assert sorted(read_by_duckdb(table, "id, text")) == sorted(expected.items())
     remaining = int(totals["total-records"]) - int(totals["total-position-deletes"])
     assert remaining == len(expected)

@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import cycle
 
 import psutil
@@ -118,7 +118,7 @@ class Killer:
         return True
 
 
-def assert_each_once(found: Counter[int], numbers: range, what: str) -> None:
+def assert_each_once(found: Counter[int], numbers: Collection[int], what: str) -> None:
     """Assert that a reader has found every number exactly once."""
     missing = [number for number in numbers if number not in found]
     twice = [number for number, times in found.items() if times > 1]

@@ -88,6 +88,8 @@ def main() -> None:
         .load(job["source"])
         .repartition(job.get("tasks", 3))
     )
+    if "select" in job:
+        rows = rows.selectExpr(*job["select"])
     for module, column in job.get("udfs", {}).items():
         rows = rows.withColumn(column, by_module(module)(column))
     query = (
