@@ -22,6 +22,7 @@ class Rule(Enum):
     NOTHING_COMES_BACK = "rows that an overwrite has replaced stay away"
     NO_IS_NO = "a commit that is refused for certain (CommitRejected) has not happened"
     NEWEST_EPOCH_ONLY = "in complete mode, readers see exactly the newest committed epoch"
+    NEWEST_OF_KEY = "with keys, readers see exactly the newest committed row of each key"
     READABLE = "whatever has happened, readers can read what is there"
     GOES_ON = "a driver that starts afterwards goes on, whatever has happened"
     WORKS = "what goes well raises nothing"

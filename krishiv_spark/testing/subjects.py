@@ -37,6 +37,11 @@ def default_row(number: int) -> Row:
     return number, f'rów {number}, "é"'
 
 
+def _deletes_nothing(number: int) -> bool:
+    del number
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class SinkUnderTest:
     """A sink, and the oracle that reads what it has written without the code under test.
@@ -48,6 +53,9 @@ class SinkUnderTest:
             order of `schema`, dicts by column name, or an Arrow table.
         schema: Columns that the kit writes.
         row: Returns the row of a number, a tuple in the order of `schema`; rows must differ.
+        key: Returns the key of a row's number, for a sink that keeps the newest row of each key
+            (upserts); None for a sink that adds all rows.
+        deletes: With `key`: returns True if the row of a number deletes the row of its key.
         any_value: Columns that may hold any value of their type. None means, with `ROW_SCHEMA`,
             a column of each of Spark's types, if the sink makes its tables from the schema and
             the oracle gives columns by name, and otherwise `text`; with a schema of your own, none.
@@ -84,6 +92,8 @@ class SinkUnderTest:
     oracle: Callable[[], Rows]
     schema: pa.Schema = ROW_SCHEMA
     row: Callable[[int], Row] = default_row
+    key: Callable[[int], object] | None = None
+    deletes: Callable[[int], bool] = _deletes_nothing
     any_value: Collection[str] | None = None
     most_held: int = 2**23
     cannot_hold: Collection[str] = ()
@@ -146,6 +156,13 @@ class SinkUnderTest:
         """Return the same sink with odd values in these columns."""
         row = partial(_odd_row, self.row, self.schema, names, self.special_doubles)
         return replace(self, row=row)
+
+    def left(self, numbers: Iterable[int]) -> set[int]:
+        """Return the numbers of the rows that readers see after these rows, in this order."""
+        if self.key is None:
+            return set(numbers)
+        newest = {self.key(number): number for number in numbers}
+        return {number for number in newest.values() if not self.deletes(number)}
 
     def visible(self, written: int) -> Counter[int | Row]:
         """Count the oracle's rows by number; an unknown row counts as itself.

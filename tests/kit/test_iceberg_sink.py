@@ -6,7 +6,7 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from iceberg_onlooker import Onlooker, options
+from iceberg_onlooker import Onlooker, UpsertOnlooker, options
 
 from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.testing import OUTSIDE, SinkConformance, SinkUnderTest, back_up_folder
@@ -19,6 +19,9 @@ def io_error(text):
 
 # Data files are written by Arrow, which the kit does not see.
 SEEN = {**OUTSIDE, "krishiv_spark.sinks.iceberg.data_files:_OpenDataFile.close": io_error}
+
+# Changes and position deletes too, by another way.
+SEEN_UPSERTS = {**SEEN, "pyarrow.parquet.core:ParquetWriter.close": io_error}
 
 
 # An epoch has thousands of calls, and this goes through all of them.
@@ -70,3 +73,46 @@ class TestPartitionedIcebergSink(SinkConformance):
     test_complete_mode = None
     test_a_stale_driver_cannot_publish = None
     test_an_unknown_outcome_is_looked_up = None
+
+
+def upserted_key(number):
+    """A key that comes again: within an epoch, in the next one, and in later ones."""
+    return number * (number + 1) // 2 % 11
+
+
+def deletes(number):
+    return number % 5 == 4
+
+
+@pytest.mark.core_cases
+class TestMergeOnReadUpserts(SinkConformance):
+    """Rows are deleted by their positions, in the snapshot that adds the new ones."""
+
+    random_sequences = 20
+    way = "merge-on-read"
+
+    def sink(self, folder):
+        onlooker = UpsertOnlooker(folder)
+        given = {"mode": "upsert", "keyColumns": "id", "opColumn": "op", "orderColumn": "number"}
+        return SinkUnderTest(
+            source=IcebergDataSource,
+            options={**options(folder), **given, "upsertMode": self.way},
+            oracle=onlooker.rows,
+            schema=pa.schema([("id", pa.int64()), ("number", pa.int64()), ("op", pa.string())]),
+            row=lambda n: (upserted_key(n), n, "d" if deletes(n) else "u"),
+            key=upserted_key,
+            deletes=deletes,
+            complete=False,
+            overwrite=False,
+            backup=partial(back_up_folder, folder),
+            leftovers=onlooker.unnamed,
+            sweeps=False,
+            outside=SEEN_UPSERTS,
+        )
+
+
+@pytest.mark.variant  # the older way, which tables from before keep
+class TestCopyOnWriteUpserts(TestMergeOnReadUpserts):
+    """Files with replaced rows are written again."""
+
+    way = "copy-on-write"

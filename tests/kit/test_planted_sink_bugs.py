@@ -48,6 +48,11 @@ class TestJobs(Suite):
     planted = twins.Jobs
 
 
+@pytest.mark.long
+class TestUpserts(Suite):
+    planted = twins.Upserts
+
+
 @pytest.mark.variant  # the same database, under numbered batches too
 class TestNumbered(Suite):
     planted = twins.Numbered
@@ -189,6 +194,14 @@ FOUND = [
         Rule.GAP_IS_SAID,
     ),
     ("ForgetsWhoWrote", "a_name_that_another_query_uses_is_refused", Rule.NAMES_APART),
+    # rows with keys
+    ("AddsTheNewRow", LAST, Rule.NEWEST_OF_KEY),
+    ("DeletesNothing", "a_commit_knows_only_what_the_messages_say", Rule.NEWEST_OF_KEY),
+    ("TheLastTaskWins", "attempts_of_a_task_stage_apart", Rule.NEWEST_OF_KEY),
+    ("RemovesInAnotherTransaction", "death_at_any_call", Rule.NEWEST_OF_KEY),
+    ("MarksBeforeItUpserts", "death_at_any_call", Rule.NEWEST_OF_KEY),
+    ("UpsertsAgain", "a_stale_driver_cannot_publish", Rule.NEWEST_OF_KEY),
+    ("UpsertsTaskByTask", "an_unknown_outcome_is_looked_up", Rule.WHOLE_EPOCHS),
     # batch jobs alone
     ("JobsStageWithoutErrors", "an_unknown_outcome_is_looked_up", Rule.NO_ROW_LOST),
     ("JobsAttemptsShareAName", "attempts_of_a_task_stage_apart", Rule.NO_ROW_TWICE),

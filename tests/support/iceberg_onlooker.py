@@ -5,7 +5,10 @@ import sqlite3
 from contextlib import closing
 from itertools import pairwise
 
+import pyarrow as pa
 from pyiceberg.table import StaticTable
+
+QUERY, EPOCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
 
 
 def options(folder):
@@ -39,11 +42,17 @@ class Onlooker:
 
     @staticmethod
     def _read(table):
-        """The rows, if Iceberg-Java would load the table: it compares the times of the logs."""
+        """The rows, if Iceberg-Java would load the table: it compares the times of the logs.
+
+        An epoch has one snapshot: rows with keys hide that an epoch was committed twice.
+        """
         metadata = table.metadata
         for log in (metadata.snapshot_log, metadata.metadata_log):
             times = [*(entry.timestamp_ms for entry in log), metadata.last_updated_ms]
             assert all(b - a >= -60_000 for a, b in pairwise(times)), f"times go back: {times}"
+        summaries = [snapshot.summary.additional_properties for snapshot in metadata.snapshots]
+        epochs = [(s[QUERY], s[EPOCH]) for s in summaries if EPOCH in s]
+        assert len({*epochs}) == len(epochs), f"an epoch has two snapshots: {epochs}"
         return table.scan().to_arrow()
 
     def unnamed(self):
@@ -53,6 +62,25 @@ class Onlooker:
         return {str(file) for file in self.folder.rglob("*.parquet")} - {
             n.removeprefix("file://") for n in named
         }
+
+
+class UpsertOnlooker(Onlooker):
+    """The same, for rows with an operation, which is not in the table."""
+
+    def unnamed(self):
+        """Staged changes, and files of rows and deletes, that are in no snapshot of the table."""
+        table = StaticTable.from_metadata(named_in_catalog(self.folder))
+        named = {
+            name.removeprefix("file://")
+            for name in table.inspect.all_files()["file_path"].to_pylist()
+        }
+        written = {*self.folder.rglob("*.parquet"), *self.folder.rglob("*.changes")}
+        return {str(file) for file in written} - named
+
+    @staticmethod
+    def _read(table):
+        rows = Onlooker._read(table)
+        return rows.append_column("op", pa.array(["u"] * rows.num_rows, pa.string()))
 
 
 def named_in_catalog(folder):

@@ -39,12 +39,14 @@ class Unit:
     Attributes:
         name: Its name in the story.
         rows: Numbers of its rows.
+        query: The query, or "jobs" for all batch jobs: its units are committed in order.
         fate: Its state.
         again: Its first rows, if older units contained them too: they may be visible alone.
     """
 
     name: str
     rows: range
+    query: str
     fate: Fate = Fate.HIDDEN
     again: bool = False
 
@@ -75,11 +77,11 @@ class Ledger:
         self._shown = -1
         self._written = 0
 
-    def new(self, name: str, rows: int, again: range = range(0)) -> Unit:
+    def new(self, query: str, name: str, rows: int, again: range = range(0)) -> Unit:
         """Add a unit with this many new rows, after the rows of earlier units in `again`."""
         first = again.start if again else self._written
         self._written += rows
-        unit = Unit(name, range(first, self._written), again=bool(again))
+        unit = Unit(name, range(first, self._written), query, again=bool(again))
         self._units.append(unit)
         return unit
 
@@ -87,7 +89,7 @@ class Ledger:
         """Record that a commit which replaces all rows has returned."""
         for unit in self._units:
             # A commit that never returned has happened if readers have read its rows.
-            if unit.fate is Fate.SETTLED or self._seen.issuperset(unit.rows):
+            if unit.fate is Fate.SETTLED or self._was_seen(unit):
                 unit.fate = Fate.REPLACED
                 self._seen -= set(unit.rows)
         by.settle()
@@ -99,8 +101,9 @@ class Ledger:
             Violation: If they have become visible.
         """
         new = self._visible().keys() - self._seen
-        if unit.rows and new.issuperset(unit.rows):
-            self._refuse(unit.rows, Rule.NO_IS_NO)
+        left = self._left([unit])
+        if left and new.issuperset(left):
+            self._refuse(sorted(left), Rule.NO_IS_NO)
 
     def look(self) -> None:
         """Compare the oracle's rows with the rules.
@@ -132,6 +135,13 @@ class Ledger:
             seen = f"the oracle fails with {type(error).__name__}: {error}"
             raise Violation(Rule.READABLE, seen) from error
 
+    def _left(self, units: Iterable[Unit]) -> set[int]:
+        """Return the rows that readers see after some units, in this order."""
+        return {row for unit in units for row in unit.rows}
+
+    def _was_seen(self, unit: Unit) -> bool:
+        return self._seen.issuperset(unit.rows)
+
     def _exactly_once(self, counts: dict[int, int]) -> None:
         self._refuse([row for row, count in counts.items() if count > 1], Rule.NO_ROW_TWICE)
         allowed = {*self._rows(Fate.OPEN), *self._rows(Fate.SETTLED)}
@@ -141,7 +151,10 @@ class Ledger:
         self._refuse(replaced, Rule.NOTHING_COMES_BACK)
         if self._complete:
             self._newest_only(set(counts))
-            return
+        else:
+            self._all_there(counts)
+
+    def _all_there(self, counts: dict[int, int]) -> None:
         self._none_lost(counts)
         self._refuse([row for row in self._seen if row not in counts], Rule.NOTHING_TAKEN_BACK)
         if self._sink.whole_epochs:
@@ -166,11 +179,11 @@ class Ledger:
     def _newest_only(self, seen: set[int]) -> None:
         settled = [i for i, unit in enumerate(self._units) if unit.fate is Fate.SETTLED]
         newest = settled[-1] if settled else -1
-        results = {newest: set(self._units[newest].rows) if settled else set()}
+        results = {newest: self._left(self._units[newest : newest + 1]) if settled else set()}
         # A commit that never returned may have replaced the epoch of the newest one that did.
         for i, unit in enumerate(self._units[newest + 1 :], newest + 1):
             if unit.fate is Fate.OPEN:
-                results[i] = set(unit.rows)
+                results[i] = self._left([unit])
         found = [i for i, rows in results.items() if rows == seen]
         if found:
             self._go_on_from(found)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from krishiv_spark.testing import steps
 from krishiv_spark.testing.drivers.base import Driver, unheard, words
+from krishiv_spark.testing.drivers.keyed_ledger import KeyedLedger
 from krishiv_spark.testing.drivers.ledger import Ledger, Unit
 from krishiv_spark.testing.drivers.queries import (
     Checkpoint,
@@ -57,7 +58,8 @@ class WritingDriver(Driver):
         self._folder, self._writing, self._zone = folder, writing, zone
         self._clock = Clock()
         self._replaces = writing in {"complete", "batch overwrite"}
-        self._ledger = Ledger(sink, complete=self._replaces)
+        ledger = Ledger if sink.key is None else KeyedLedger
+        self._ledger = ledger(sink, complete=self._replaces)
         self._drivers, self._jobs = count(1), count(1)
         self._last = Answer("returned")
         self._copy: RestoreCopy | None = None
@@ -129,10 +131,11 @@ class WritingDriver(Driver):
 
     def _unit(self, query: PlayedQuery, life: Life, rows: int) -> Unit:
         if query.checkpoint is None:
-            return self._ledger.new(f"job {next(self._jobs)}", rows)
+            return self._ledger.new("jobs", f"job {next(self._jobs)}", rows)
         if life.next == len(query.checkpoint.units):
             again = query.checkpoint.forgotten()
-            unit = self._ledger.new(f"query {query.number} epoch {life.next}", rows, again)
+            name = f"query {query.number}"
+            unit = self._ledger.new(name, f"{name} epoch {life.next}", rows, again)
             query.checkpoint.plan(unit)
         return query.checkpoint.units[life.next]
 
@@ -545,7 +548,7 @@ class EpochDriver(WritingDriver):
 
     @_step.register
     def _overwrite(self, step: steps.Overwrite) -> str:
-        unit = self._ledger.new(f"job {next(self._jobs)}", step.rows)
+        unit = self._ledger.new("jobs", f"job {next(self._jobs)}", step.rows)
         life = self._new_life(self._job(None, overwrite=True), None, self._new_workers())
         for answer in life.whole(unit):
             self._must(Rule.WORKS, answer)

@@ -153,7 +153,7 @@ class _Played:
         if not self.connector.writes_streams:
             return
         checkpoint = Checkpoint(self.folder / "checkpoint")
-        checkpoint.plan(Unit("epoch 0", _ROWS))
+        checkpoint.plan(Unit("epoch 0", _ROWS, "query 1"))
         self._write("stream", str(checkpoint.folder), checkpoint.query)
 
     def write_batch(self) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -176,13 +176,13 @@ class SparkDriver:
                 added = self._add(source, added)
                 self._live_on(process)
         self._run(job)
-        self._compare(numbers_of(self._result(), source.schema, source.row, added), added)
+        self._compare(numbers_of(self._result(), source.schema, source.row, added), range(added))
 
     def batch_from(self, source: SourceUnderTest) -> None:
         """Read all rows with ``spark.read``."""
         added = self._add(source, self._add(source, 0))
         self._run(self._job(source, "batch_from"))
-        self._compare(numbers_of(self._result(), source.schema, source.row, added), added)
+        self._compare(numbers_of(self._result(), source.schema, source.row, added), range(added))
 
     # --- jobs
 
@@ -247,10 +247,10 @@ class SparkDriver:
         if sink.promised is Guarantee.AT_LEAST_ONCE:
             # Rows may be repeated after a death.
             found = Counter(dict.fromkeys(found, 1))
-        self._compare(found, written)
+        self._compare(found, sink.left(range(written)))
 
-    def _compare(self, found: Counter[int | Row], written: int) -> None:
-        wanted: Counter[int | Row] = Counter(range(written))
+    def _compare(self, found: Counter[int | Row], numbers: Iterable[int]) -> None:
+        wanted: Counter[int | Row] = Counter(numbers)
         lost, more = sorted(wanted - found, key=str), sorted(found - wanted, key=str)
         if lost:
             self._break(Rule.NO_ROW_LOST, f"lost: {lost}")

@@ -10,6 +10,7 @@ from planted_sinks import (
     aborting,
     committing,
     jobs,
+    keyed,
     marking,
     numbering,
     replacing,
@@ -19,4 +20,4 @@ from planted_sinks import (
 )
 
 TWINS = formats_of(twins)
-BUGS = formats_of(aborting, committing, jobs, marking, numbering, replacing, staging, values)
+BUGS = formats_of(aborting, committing, jobs, keyed, marking, numbering, replacing, staging, values)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 from pydantic import BaseModel
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
@@ -195,6 +196,54 @@ def throw_away_staged(folder):
 class Database(KrishivDataSource):
     format_name = "planted"
     writer_type = DatabaseWriter
+
+
+class UpsertsWriter(DatabaseWriter):
+    """Correct: of the rows with one id, the one with the highest number stays, or its deletion."""
+
+    @classmethod
+    def outside(cls, folder):
+        return {
+            **super().outside(folder),
+            "schema": pa.schema([("id", pa.int64()), ("number", pa.int64()), ("op", pa.string())]),
+            "row": lambda number: (id_of(number), number, "d" if number % 5 == 4 else "u"),
+            "key": id_of,
+            "deletes": lambda number: number % 5 == 4,
+            "complete": False,
+            "overwrite": False,
+        }
+
+    def move(self, db, staged):
+        for part in staged:
+            self.check_whole(db, part)
+        self.replace(db, [part.name for part in staged])
+
+    def replace(self, db, names):
+        self.remove(db, names)
+        self.add(db, names)
+
+    def remove(self, db, names):
+        ids = f"SELECT id FROM staged WHERE {of_parts(names)}"
+        db.execute(f"DELETE FROM visible WHERE id IN ({ids})", names)
+
+    def add(self, db, names, where="op = 'u'"):
+        newest = f"SELECT id, max(number) AS number, op FROM staged WHERE {of_parts(names)}"
+        rows = f"SELECT {self.columns} FROM ({newest} GROUP BY id) WHERE {where}"
+        db.execute(f"INSERT INTO visible ({self.columns}) {rows}", names)
+
+
+def of_parts(names):
+    return f"part IN ({', '.join('?' * len(names))})"
+
+
+def id_of(number):
+    """An id that comes again: within an epoch, in the next one, and in later ones."""
+    return number * (number + 1) // 2 % 11
+
+
+class Upserts(KrishivDataSource):
+    format_name = "planted"
+    writer_type = UpsertsWriter
 
 
 class NumberedPlace(Place, NumberedJobOptions):
