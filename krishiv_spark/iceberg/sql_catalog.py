@@ -11,6 +11,7 @@ checks that when it starts, and again right before its COMMIT.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from pyiceberg.typedef import Identifier
     from sqlalchemy import Connection
+    from sqlalchemy.engine.interfaces import DBAPIConnection
 
 __all__ = ["CachingSqlCatalog"]
 
@@ -67,6 +69,25 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
             self.close()
         for moment in ("begin", "commit"):
             event.listen(self.engine, moment, self._check_file)
+        # By identity, since not every client's connections can be hashed.
+        self._connections: dict[int, DBAPIConnection] = {}
+        event.listen(self.engine, "checkout", self._record_connection)
+        event.listen(self.engine, "close", lambda each, _: self._connections.pop(id(each), None))
+
+    def _record_connection(self, connection: DBAPIConnection, *_: object) -> None:
+        self._connections[id(connection)] = connection
+
+    @override
+    def close(self) -> None:
+        """Close all connections, also those in use, and with them SQLite's lock.
+
+        If a commit and its rollback have failed, SQLAlchemy keeps the connection in use as long as
+        anything refers to the error.
+        """
+        super().close()
+        for connection in [*getattr(self, "_connections", {}).values()]:
+            with contextlib.suppress(Exception):  # it is not used again in any case
+                connection.close()
 
     def _check_file(self, connection: Connection) -> None:
         """Refuse a transaction in a file that the catalog's path no longer leads to.

@@ -178,6 +178,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
                 self.discard(staged)
             raise
         self._clean_up(commit, update, table)
+        self._compact(epoch)
 
     def finish(
         self, epoch: Epoch, staged: Sequence[StagedDataFiles], mode: EpochMode | None = None
@@ -206,6 +207,23 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
                 update.delete_written(is_committed=False)
             raise
         self._clean_up(commit, update, table)
+        self._compact(epoch)
+
+    def _compact(self, epoch: Epoch) -> None:
+        """Compact the table between two epochs, if the options ask for it.
+
+        The epoch is committed: an error here costs the compaction only.
+        """
+        if self._options.compact != "auto":
+            return
+        from krishiv_spark.sinks.iceberg.compaction import compact_next_group, is_due
+
+        try:
+            if is_due(epoch.number):
+                compact_next_group(self._options)
+        except Exception as error:  # noqa: BLE001  see above
+            shown = scrub(error, self._options.secrets())
+            _log.warning("the table was not compacted; the query continues", exc_info=shown)
 
     def _create_update(
         self, epoch: Epoch, staged: Sequence[StagedDataFiles], mode: EpochMode, table: Table

@@ -154,6 +154,7 @@ class EpochSnapshot(MergeAppend):
         summary: Entries of the snapshot's summary.
         changes: The files.
         merge: Whether manifests of similar size are merged.
+        operation: The operation of the snapshot; None derives it from the changes.
     """
 
     def __init__(
@@ -163,8 +164,9 @@ class EpochSnapshot(MergeAppend):
         changes: SnapshotChanges,
         *,
         merge: bool,
+        operation: Operation | None = None,
     ) -> None:
-        operation = _choose_operation(changes)
+        operation = operation or _choose_operation(changes)
         io = transaction.table.io
         uuid = create_metadata_uuid(transaction.table_metadata.table_uuid)
         super().__init__(operation, transaction, io, commit_uuid=uuid, snapshot_properties=summary)
@@ -196,9 +198,11 @@ class EpochSnapshot(MergeAppend):
         for file in self._deleted_data_files:
             counts.remove_file(file, schema, specs[file.spec_id])
         parent = metadata.snapshot_by_id(self._parent_snapshot_id or _NO_SNAPSHOT)
-        summary = Summary(operation=self._operation, **counts.build(), **snapshot_properties)
         before = None if parent is None else parent.summary
-        return update_snapshot_summaries(summary, previous_summary=before)
+        # PyIceberg adds up the totals of an overwrite, and refuses those of a replacement.
+        summary = Summary(operation=Operation.OVERWRITE, **counts.build(), **snapshot_properties)
+        summary = update_snapshot_summaries(summary, previous_summary=before)
+        return summary.model_copy(update={"operation": self._operation})
 
     def _manifests(self) -> list[ManifestFile]:
         # Without PyIceberg's threads: waiting for them takes longer than their work.

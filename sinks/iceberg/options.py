@@ -170,6 +170,19 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         description="Merge small manifests during a commit, by the table's "
         "`commit.manifest.min-count-to-merge` and `commit.manifest.target-size-bytes`.",
     )
+    compact: Literal["off", "auto"] = Field(
+        default="off",
+        description="Rewrite small files, and files with many deleted rows, after every fourth "
+        "epoch (`auto`), in a separate commit. See "
+        "[maintenance](iceberg-maintenance.md#compaction).",
+    )
+    max_compact_size: ByteSize = Field(
+        default=256 * 2**20,
+        gt=0,
+        validation_alias=AliasChoices("maxCompactSize", "max_compact_size"),
+        description="Maximum size of the files that `compact` = `auto` rewrites at once, as `1g`. "
+        "Larger files remain for `krishiv-spark iceberg compact`.",
+    )
     keep_snapshots: KeepCount | None = Field(
         default=None,
         description="Number of newest snapshots to keep, or `all`; each commit expires the others. "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -253,14 +254,20 @@ class RowLookup:
 
     Args:
         table: The table of one attempt.
-        names: The key columns.
+        names: The key columns; none to read deletes and whole rows only.
     """
 
     def __init__(self, table: Table, names: Sequence[str]) -> None:
         self._table = table
         self._names = list(names)
-        self._key_rows = _RowReader(table, table.schema().select(*names))
-        self._whole_rows = _RowReader(table, table.schema())
+
+    @cached_property
+    def _key_rows(self) -> _RowReader:
+        return _RowReader(self._table, self._table.schema().select(*self._names))
+
+    @cached_property
+    def _whole_rows(self) -> _RowReader:
+        return _RowReader(self._table, self._table.schema())
 
     def plan_candidates(self, keys: pa.Table) -> Iterator[FileScanTask]:
         """Return the data files whose bounds and partitions allow one of the keys.

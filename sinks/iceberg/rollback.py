@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 
 from krishiv_spark.errors import OptionError, SinkError
@@ -97,10 +98,11 @@ class Rollback:
                 f"its committed epoch is reset to {replay.before.epoch}" if found.is_ahead else ""
             )
             return [f"{name}: no snapshot of epoch {replay.first} or later{what and '; '}{what}"]
-        oldest, newest = found.snapshots[-1], found.snapshots[0]
+        newest = found.snapshots[0]
+        epochs = [number for one in found.snapshots if (number := _get_epoch(one)) is not None]
         undone = (
-            f"{name}: {len(found.snapshots)} snapshots, of epochs {_get_epoch(oldest)} to "
-            f"{_get_epoch(newest)}, are undone: in one commit, the table is rolled back from "
+            f"{name}: {len(found.snapshots)} snapshots, of epochs {min(epochs)} to "
+            f"{max(epochs)}, are undone: in one commit, the table is rolled back from "
             f"snapshot {newest.snapshot_id} to {found.base.snapshot_id}, and the query's "
             f"committed epoch is reset to {replay.before.epoch}. The tag "
             f"{_choose_tag(metadata, replay)} keeps the undone rows until you remove it"
@@ -194,7 +196,7 @@ class Rollback:
         return _Undone(undone, rest[0] if undone else None, is_ahead)
 
     def _check_own(self, undone: Sequence[Snapshot], replay: Replay) -> None:
-        others = [one for one in undone if not _is_later(one, replay)]
+        others = [one for one in undone if not (_is_later(one, replay) or _is_compaction(one))]
         if others:
             named = "; ".join(map(_describe_snapshot, others[:_MAX_NAMED]))
             more = f"; and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else ""
@@ -248,6 +250,11 @@ def _choose_tag(metadata: TableMetadata, replay: Replay) -> str:
 def _is_later(snapshot: Snapshot, replay: Replay) -> bool:
     number = _get_epoch(snapshot)
     return find_query_id(snapshot) == replay.query and number is not None and number >= replay.first
+
+
+def _is_compaction(snapshot: Snapshot) -> bool:
+    """Return True if a snapshot has the rows of the one before it, in other files."""
+    return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
 
 
 def _get_epoch(snapshot: Snapshot) -> int | None:

@@ -9,6 +9,7 @@ import pytest
 from iceberg_onlooker import Onlooker, UpsertOnlooker, options
 
 from krishiv_spark.formats import IcebergDataSource
+from krishiv_spark.sinks.iceberg import compaction, compaction_groups
 from krishiv_spark.testing import OUTSIDE, SinkConformance, SinkUnderTest, back_up_folder
 from krishiv_spark.testing.processes.write_roles import in_foreach_batch
 
@@ -90,13 +91,14 @@ class TestMergeOnReadUpserts(SinkConformance):
 
     random_sequences = 20
     way = "merge-on-read"
+    more = {}  # noqa: RUF012  further options
 
     def sink(self, folder):
         onlooker = UpsertOnlooker(folder)
         given = {"mode": "upsert", "keyColumns": "id", "opColumn": "op", "orderColumn": "number"}
         return SinkUnderTest(
             source=IcebergDataSource,
-            options={**options(folder), **given, "upsertMode": self.way},
+            options={**options(folder), **given, "upsertMode": self.way, **self.more},
             oracle=onlooker.rows,
             schema=pa.schema([("id", pa.int64()), ("number", pa.int64()), ("op", pa.string())]),
             row=lambda n: (upserted_key(n), n, "d" if deletes(n) else "u"),
@@ -116,3 +118,29 @@ class TestCopyOnWriteUpserts(TestMergeOnReadUpserts):
     """Files with replaced rows are written again."""
 
     way = "copy-on-write"
+
+
+@pytest.mark.variant  # the same epochs, with a second commit after each
+class TestCompactingUpserts(TestMergeOnReadUpserts):
+    """Files are compacted after each epoch, as many at a time as there are."""
+
+    more = {"compact": "auto"}  # noqa: RUF012
+
+    @pytest.fixture(autouse=True)
+    def _compact_often(self, monkeypatch):
+        monkeypatch.setattr(compaction, "_EPOCHS", 1)
+        monkeypatch.setattr(compaction_groups, "_FANOUT", 2)
+
+
+@pytest.mark.variant
+class TestCompactingAppends(TestIcebergSink):
+    """The same, for rows without keys, which show an epoch that is there twice."""
+
+    def sink(self, folder):
+        made = super().sink(folder)
+        return replace(made, options={**made.options, "compact": "auto"}, leftovers=list)
+
+    @pytest.fixture(autouse=True)
+    def _compact_often(self, monkeypatch):
+        monkeypatch.setattr(compaction, "_EPOCHS", 1)
+        monkeypatch.setattr(compaction_groups, "_FANOUT", 2)

@@ -64,6 +64,7 @@ RUN_BY = {
     "kafka transactions abort": (f"{KAFKA_COMMANDS}ends_what_a_dead_job_left",),
     "parquet vacuum": ("unit/test_vacuum.py::*", "stores/test_parquet_table.py::*"),
     "parquet skipped": ("stores/test_parquet_files.py::*", "unit/test_parquet_growing.py::*"),
+    "iceberg compact": ("unit/test_iceberg_compaction.py::*",),
     "iceberg vacuum": ("unit/test_iceberg_vacuum.py::*", "stores/test_iceberg_table.py::*"),
     "epochs list": ("unit/test_status.py::test_epochs_are_listed_and_shown",),
     "epochs show": ("unit/test_status.py::test_epochs_are_listed_and_shown",),

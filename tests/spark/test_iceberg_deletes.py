@@ -5,7 +5,11 @@ from collections import Counter
 
 import pyarrow as pa
 from duck_iceberg import read_by_duckdb
-from iceberg_life import IcebergLife, table_of
+from iceberg_life import TABLE, IcebergLife, table_of
+
+from krishiv_spark.sinks.iceberg.compaction import Compaction, CompactionRequest
+from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 
 
 def test_others_read_the_last_row_of_each_key(java, tmp_path):
@@ -16,9 +20,25 @@ def test_others_read_the_last_row_of_each_key(java, tmp_path):
         ids = rng.sample(range(200), 60 if epoch == 0 else 15)
         life.epoch(epoch, pa.table({"id": ids, "text": [f"{epoch}"] * len(ids)}))
         expected.update(dict.fromkeys(ids, f"{epoch}"))
+        if epoch == 9:
+            compact(tmp_path / "w")
+    assert table_of(tmp_path / "w").inspect.delete_files().num_rows
+    assert_read_alike(java, table_of(tmp_path / "w"), expected)
+    compact(tmp_path / "w")
     table = table_of(tmp_path / "w")
+    assert table.inspect.delete_files().num_rows == 0
+    assert_read_alike(java, table, expected)
+
+
+def compact(warehouse):
+    texts = {"table": TABLE, "warehouse": str(warehouse)}
+    options = IcebergSinkOptions.parse(texts, "krishiv-iceberg")
+    table = open_own_table(options)
+    assert Compaction(options).run(table, CompactionRequest().find_groups(table, options)).groups
+
+
+def assert_read_alike(java, table, expected):
     totals = table.current_snapshot().summary.additional_properties
-    assert int(totals["total-delete-files"]) > 0
     location = table.metadata_location
     # Each scan has an order of its own.
     assert sorted(int(number) for number in java.values(location, "id")) == sorted(expected)

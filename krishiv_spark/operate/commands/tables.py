@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +23,9 @@ from krishiv_spark.operate.commands.common import (
 )
 from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.paths import url_scheme
+
+if TYPE_CHECKING:
+    from krishiv_spark.sinks.iceberg.compaction_groups import FileLoad
 
 __all__ = ["iceberg", "parquet", "skipped", "vacuum"]
 
@@ -161,7 +165,7 @@ def _vacuum_disk(  # noqa: PLR0913  as `vacuum`
 
 @click.group()
 def iceberg() -> None:
-    """Clean up and move tables of krishiv-iceberg."""
+    """Compact, clean up and move tables of krishiv-iceberg."""
 
 
 @iceberg.command("vacuum")
@@ -228,6 +232,72 @@ def iceberg_vacuum(  # noqa: PLR0913  one for each option of the command
             f"{found.unfinished} files kept of epochs that a krishiv-fanout query may not have "
             "finished: its next start finishes them. See --help"
         )
+
+
+@iceberg.command("compact")
+@click.argument("table")
+@click.option("--warehouse", help="Value of the query's option warehouse.")
+@click.option(
+    "-o",
+    "--option",
+    "given",
+    multiple=True,
+    help="Further options of the query, each as name=value.",
+)
+@click.option(
+    "--where",
+    help="Compact only files that may have rows like these, such as \"day = '2026-11-27'\".",
+)
+@click.option(
+    "--target-size",
+    help="Size of a new file, such as 256m. Default: the table's write.target-file-size-bytes.",
+)
+@click.option(
+    "--deleted-share",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    show_default=True,
+    help="Also rewrite files of which at least this share of rows is deleted.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the groups of files, and change nothing.")
+def iceberg_compact(
+    table: str, where: str | None, deleted_share: float, *, dry_run: bool, **place: Any
+) -> None:
+    """Rewrite small files of TABLE, and files with deleted rows, as fewer files.
+
+    Rows do not change, and streams may read and write meanwhile. About each gigabyte is one commit:
+    if the command is interrupted, run it again to continue. The old files remain until their
+    snapshots expire.
+    """
+    from krishiv_spark.iceberg.options import FORMAT
+    from krishiv_spark.sinks.iceberg.compaction import CompactionRequest, compact_in_steps
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+    from krishiv_spark.sinks.iceberg.table_copies import open_own_table
+
+    given = dict(map(name_and_value, place["given"]))
+    own = {"warehouse": place["warehouse"], "targetFileSize": place["target_size"]}
+    own = {name: text for name, text in own.items() if text is not None}
+    options = IcebergSinkOptions.parse({"table": table, **own, **given}, FORMAT)
+    request = CompactionRequest(where, deleted_share)
+    groups = request.find_groups(open_own_table(options), options)
+    if not groups:
+        say("nothing to compact")
+    elif dry_run:
+        for group in groups:
+            _describe_group(group)
+    else:
+        for done in compact_in_steps(options, groups):
+            say(str(done))
+
+
+def _describe_group(group: Sequence[FileLoad]) -> None:
+    first = group[0].task.file
+    deleted = sum(load.deleted for load in group)
+    size = sum(load.size for load in group)
+    say(
+        f"would rewrite {len(group)} files of partition {first.partition}: {size / 2**20:.1f} MB, "
+        f"{deleted} rows of them deleted"
+    )
 
 
 @iceberg.command("relocate")

@@ -1,0 +1,397 @@
+"""The compaction of a table: the same rows in fewer files, without those that were deleted.
+
+A snapshot of the operation ``replace`` takes the old files out and the new ones in, by one
+compare-and-set. It is sent only if each old file is still in the table with the same deleted rows,
+so a row that was deleted meanwhile stays deleted. If another commit is faster, the compaction
+checks again and drops the groups that changed: a conflict costs work, and never a row.
+
+If the process dies before the commit, the new files remain for vacuum; after it, the compaction is
+complete. Old files remain as long as a snapshot names them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table.snapshots import Operation
+
+from krishiv_spark.errors import CommitUnknown, OptionError, SinkError
+from krishiv_spark.iceberg._pyiceberg import remove_written
+from krishiv_spark.iceberg.catalogs import forget_catalog
+from krishiv_spark.iceberg.file_access import redact_errors
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.property_keys import PARENT_KEY
+from krishiv_spark.sinks.base import Task
+from krishiv_spark.sinks.iceberg.compaction_groups import (
+    FileLoad,
+    Group,
+    choose_groups,
+    choose_next_group,
+)
+from krishiv_spark.sinks.iceberg.data_files import write_files
+from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
+from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges
+from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup, is_parquet, plan_data_files
+from krishiv_spark.sinks.iceberg.table_copies import open_own_table
+from krishiv_spark.sinks.iceberg.task_table import task_table_spec
+
+if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask, Table
+
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+
+__all__ = [
+    "Compacted",
+    "Compaction",
+    "CompactionRequest",
+    "compact_in_steps",
+    "compact_next_group",
+    "is_due",
+    "read_loads",
+]
+
+_STEP_SIZE = 2**30
+"""Bytes of the files that a command rewrites for one commit, about."""
+
+_EPOCHS = 4
+"""Epochs between two looks of a stream: as many as make a group of small files."""
+
+_NAME = "compaction"
+"""In the names of new files, in the place of a query's id."""
+
+_SUMMARY = "krishiv.compaction"
+"""In the summary of the snapshot: the number of groups."""
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """The result of a compaction.
+
+    Attributes:
+        groups: Number of groups that were rewritten and committed.
+        files: Number of data files before and after, in these groups.
+        deletes: Number of delete files that were removed.
+        size: Bytes of the data files that were read, and of those that were written.
+        dropped: Number of groups that changed in the table while they were rewritten.
+    """
+
+    groups: int = 0
+    files: tuple[int, int] = (0, 0)
+    deletes: int = 0
+    size: tuple[int, int] = (0, 0)
+    dropped: int = 0
+
+    def __str__(self) -> str:
+        before, after = self.files
+        read, written = (f"{size / 2**20:.1f} MB" for size in self.size)
+        dropped = f"; {self.dropped} groups changed meanwhile" if self.dropped else ""
+        return (
+            f"compacted {before} data files ({read}) to {after} ({written}); {self.deletes} delete "
+            f"files removed{dropped}"
+        )
+
+
+def read_loads(table: Table, row_filter: BooleanExpression | None = None) -> list[FileLoad]:
+    """Return the Parquet files of a table with the number of their deleted rows.
+
+    Reads the delete files that apply to them. Files of other formats cannot be read.
+
+    Args:
+        table: The table.
+        row_filter: Excludes files that cannot have a matching row; None for all files.
+
+    Raises:
+        CommitRejected: If the table has equality deletes, which this package does not read.
+    """
+    lookup = RowLookup(table, ())
+    tasks = (task for task in plan_data_files(table, row_filter) if is_parquet(task.file))
+    return [FileLoad(task, len(lookup.list_deleted(task))) for task in tasks]
+
+
+def is_due(epoch: int) -> bool:
+    """Return True if a stream looks for files to compact after an epoch, or a batch job (0)."""
+    return epoch % _EPOCHS == 0
+
+
+def compact_next_group(options: IcebergSinkOptions) -> Compacted:
+    """Compact at most one group of files, within `maxCompactSize`. Driver.
+
+    Raises:
+        KrishivError: As `Compaction.run`, or if the table cannot be read.
+    """
+    table = open_own_table(options)
+    size = task_table_spec(table, options.target_file_size).file_size
+    group = choose_next_group(read_loads(table), size, options.max_compact_size)
+    return Compacted() if group is None else Compaction(options).run(table, [group])
+
+
+@dataclass(frozen=True)
+class CompactionRequest:
+    """The files of a table that an operator wants to have compacted.
+
+    Attributes:
+        where: Filter for files, such as ``day = '2026-11-27'``: others remain. None for all.
+        deleted_share: Share of deleted rows, from 0 to 1, from which a file is rewritten.
+    """
+
+    where: str | None = None
+    deleted_share: float = 0.1
+
+    def find_groups(self, table: Table, options: IcebergSinkOptions) -> list[Group]:
+        """Return the groups that are worth it.
+
+        Raises:
+            OptionError: If the filter cannot be parsed, or names a column that does not exist.
+            CommitRejected: As `read_loads`.
+        """
+        size = task_table_spec(table, options.target_file_size).file_size
+        row_filter = None if self.where is None else _parse_filter(self.where, table)
+        return list(choose_groups(read_loads(table, row_filter), size, self.deleted_share))
+
+
+def _parse_filter(text: str, table: Table) -> BooleanExpression:
+    from pyiceberg.expressions.parser import parse
+    from pyiceberg.expressions.visitors import bind
+
+    try:
+        found = parse(text)
+        bind(table.schema(), found, case_sensitive=True)
+    except Exception as error:  # errors of pyparsing, and ValueError of PyIceberg
+        raise OptionError(
+            f"{FORMAT}: the filter {text!r} is not one of columns of the table: {error}. Write it "
+            "as \"day = '2026-11-27' and id > 5\""
+        ) from error
+    return found
+
+
+def compact_in_steps(options: IcebergSinkOptions, groups: Sequence[Group]) -> Iterator[Compacted]:
+    """Compact groups in several commits, and yield the result of each. Operator.
+
+    If the command is interrupted, what was committed stays compacted.
+
+    Raises:
+        KrishivError: As `Compaction.run`, or if the table cannot be read.
+    """
+    for step in _split_steps(groups):
+        yield Compaction(options).run(open_own_table(options), step)
+
+
+def _split_steps(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    """Yield groups whose files have about `_STEP_SIZE` together."""
+    step: list[Group] = []
+    for group in groups:
+        step.append(group)
+        if sum(load.size for each in step for load in each) >= _STEP_SIZE:
+            yield step
+            step = []
+    if step:
+        yield step
+
+
+@dataclass(frozen=True)
+class _Rewritten:
+    """A group, and the files that have its rows; none if all were deleted."""
+
+    group: Group
+    files: Sequence[DataFile]
+
+
+class Compaction:
+    """A compaction of some groups of one table, in one commit. Driver, operator.
+
+    Args:
+        options: Name the table and its catalog, and limit the time of the commit.
+        file_size: Size at which a new file is closed, in bytes; None for the table's own.
+    """
+
+    def __init__(self, options: IcebergSinkOptions, file_size: int | None = None) -> None:
+        self._options = options
+        self._file_size = options.target_file_size if file_size is None else file_size
+        self._numbers = itertools.count()
+
+    def run(self, table: Table, groups: Sequence[Group]) -> Compacted:
+        """Rewrite groups and commit them.
+
+        Args:
+            table: The table in which the groups were chosen.
+            groups: The groups; no file is in two.
+
+        Raises:
+            CommitUnknown: If the catalog does not say whether the commit was accepted. Rows are
+                right in either case; new files may remain for vacuum.
+            SinkError: If other commits are always faster, or rows of a file cannot be read.
+        """
+        with redact_errors(table.io, f"compact table {self._options.table_name}"):
+            done: list[_Rewritten] = []
+            try:
+                done += (self._rewrite(table, group) for group in groups)
+                return self._commit(table, done)
+            except CommitUnknown:
+                raise
+            except BaseException:
+                self._delete(table, done)
+                raise
+
+    def _rewrite(self, table: Table, group: Group) -> _Rewritten:
+        """Write the rows of a group that are not deleted to new files.
+
+        Raises:
+            SinkError: If the files have another number of rows than their metadata says.
+        """
+        lookup = RowLookup(table, ())
+        rows = (batch for load in group for batch in lookup.read(load.task))
+        spec = task_table_spec(table, self._file_size)
+        staged = write_files(spec, rows, Task(_NAME, 0, next(self._numbers), 0))
+        files = () if staged is None else staged.files
+        wanted = sum(load.task.file.record_count - load.deleted for load in group)
+        found = sum(file.record_count for file in files)
+        made = _Rewritten(group, files)
+        if found != wanted:
+            self._delete(table, [made])
+            raise SinkError(
+                f"{FORMAT}: {len(group)} files of table {self._options.table_name}, first "
+                f"{group[0].task.file.file_path}, have {found} rows that are not deleted, and "
+                f"their metadata says {wanted}. The table was not changed"
+            )
+        return made
+
+    def _commit(self, table: Table, done: Sequence[_Rewritten]) -> Compacted:
+        backoff = self._options.commit_backoff()
+        while True:
+            live = _LiveFiles(table)
+            same = [one for one in done if live.has(one.group)]
+            if not same:
+                self._delete(table, done)
+                return Compacted(dropped=len(done))
+            changes = SnapshotChanges(
+                [file for one in same for file in one.files],
+                [load.task.file for one in same for load in one.group]
+                + live.find_unused(table, same),
+            )
+            if self._compare_and_set(table, changes, len(same)):
+                self._delete(table, [one for one in done if one not in same])
+                return _describe(same, changes, len(done) - len(same))
+            if not backoff.pause():
+                raise SinkError(
+                    f"{FORMAT}: table {self._options.table_name} was not compacted in "
+                    f"{self._options.commit_timeout / 1000:g} s ('commitTimeout'), because other "
+                    "writers commit to it: run the compaction again"
+                )
+            table = open_own_table(self._options)
+
+    def _compare_and_set(self, table: Table, changes: SnapshotChanges, groups: int) -> bool:
+        """Send the commit: the linearization point. Return False if another one was faster.
+
+        Raises:
+            CommitUnknown: If the catalog fails and the table does not show the outcome.
+        """
+        transaction = EpochTransaction(table)
+        head = table.metadata.current_snapshot_id
+        summary = {PARENT_KEY: str(head), _SUMMARY: str(groups)}
+        merge = self._options.merge_manifests
+        EpochSnapshot(
+            transaction, summary, changes, merge=merge, operation=Operation.REPLACE
+        ).commit()
+        try:
+            transaction.compare_and_set()
+        except CommitFailedException:
+            remove_written(transaction.producer)
+            return False
+        except Exception as error:
+            # A connection whose COMMIT has failed may show a state that no other process reads.
+            forget_catalog(self._options)
+            if self._has_succeeded(transaction):
+                return True
+            raise CommitUnknown(
+                f"{FORMAT}: it is unknown whether the compaction of table "
+                f"{self._options.table_name} was committed: "
+                f"{self._options.describe_error(error)}. The table has the same rows in either "
+                "case; 'krishiv-spark iceberg vacuum' removes files that it does not name"
+            ) from error
+        return True
+
+    def _has_succeeded(self, transaction: EpochTransaction) -> bool:
+        try:
+            metadata = open_own_table(self._options).metadata
+        except Exception:  # noqa: BLE001  the first error is reported
+            return False
+        return metadata.snapshot_by_id(transaction.producer.snapshot_id) is not None
+
+    @staticmethod
+    def _delete(table: Table, made: Sequence[_Rewritten]) -> None:
+        """Delete new files that no snapshot names; best effort, the rest is for vacuum."""
+        for file in (file for one in made for file in one.files):
+            with contextlib.suppress(Exception):
+                table.io.delete(file.file_path)
+
+
+class _LiveFiles:
+    """The data files of one state of a table, and the delete files that apply to them."""
+
+    def __init__(self, table: Table) -> None:
+        self._lookup = RowLookup(table, ())
+        self._tasks: dict[str, FileScanTask] = {
+            task.file.file_path: task for task in plan_data_files(table)
+        }
+
+    def has(self, group: Group) -> bool:
+        """Return True if all files of a group are live, with the same deleted rows."""
+        return all(self._is_same(load) for load in group)
+
+    def _is_same(self, load: FileLoad) -> bool:
+        task = self._tasks.get(load.task.file.file_path)
+        if task is None:
+            return False
+        before = {file.file_path for file in load.task.delete_files}
+        if before == {file.file_path for file in task.delete_files}:
+            return True
+        # Delete files may have been merged, or name other files of the partition.
+        rows, known = self._lookup.list_deleted(task), self._lookup.list_deleted(load.task)
+        return bool(np.array_equal(rows, known))
+
+    def find_unused(self, table: Table, done: Sequence[_Rewritten]) -> list[DataFile]:
+        """Return the delete files that apply to no data file once some groups were replaced."""
+        replaced = {load.task.file.file_path for one in done for load in one.group}
+        live = {path: task for path, task in self._tasks.items() if path not in replaced}
+        needed = {file.file_path for task in live.values() for file in task.delete_files}
+        maybe = {
+            file.file_path
+            for path in replaced
+            for file in self._tasks[path].delete_files
+            # Of others, only the positions in one data file can be read.
+            if file.file_path in needed and is_parquet(file)
+        }
+        return [
+            file
+            for file in _iterate_delete_files(table)
+            if file.file_path not in needed
+            or (file.file_path in maybe and live.keys().isdisjoint(self._lookup.read_deletes(file)))
+        ]
+
+
+def _iterate_delete_files(table: Table) -> Iterator[DataFile]:
+    snapshot = table.current_snapshot()
+    for manifest in [] if snapshot is None else snapshot.manifests(table.io):
+        if manifest.content == ManifestContent.DELETES:
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                yield entry.data_file
+
+
+def _describe(same: Sequence[_Rewritten], changes: SnapshotChanges, dropped: int) -> Compacted:
+    loads = [load for one in same for load in one.group]
+    return Compacted(
+        groups=len(same),
+        files=(len(loads), len(changes.added)),
+        deletes=len(changes.removed) - len(loads),
+        size=(sum(load.size for load in loads), sum(f.file_size_in_bytes for f in changes.added)),
+        dropped=dropped,
+    )

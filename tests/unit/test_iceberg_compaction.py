@@ -1,0 +1,394 @@
+"""Compactions of Iceberg tables: the same rows in fewer files, whatever others commit meanwhile."""
+
+import random
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from command_line import Command
+from hypothesis import given
+from hypothesis import strategies as st
+from iceberg_life import TABLE, IcebergLife, at_next_commit, table_of
+from pyiceberg.exceptions import CommitFailedException
+from sqlalchemy import text
+
+from krishiv_spark.errors import CommitUnknown, OptionError, SinkError
+from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.sinks.iceberg.compaction import (
+    Compacted,
+    Compaction,
+    CompactionRequest,
+    compact_next_group,
+    read_loads,
+)
+from krishiv_spark.sinks.iceberg.compaction_groups import FileLoad, choose_groups, choose_next_group
+from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg.rollback import Rollback
+from krishiv_spark.sinks.iceberg.table_copies import open_own_table
+from krishiv_spark.sinks.participant import Replay
+
+
+class Upserts:
+    """A table with upserts, and the newest text of each id."""
+
+    def __init__(self, folder, **given):
+        self.warehouse = folder / "w"
+        keys = {"mode": "upsert", "keyColumns": "id"}
+        place = {"checkpointLocation": str(folder / "checkpoint")}
+        self.life = IcebergLife(self.warehouse, **place, **keys, **given)
+        self.expected, self._epoch, self._random = {}, 0, random.Random(3)
+        texts = {"table": TABLE, "warehouse": str(self.warehouse), "commitTimeout": "2 s"}
+        self.options = IcebergSinkOptions.parse(texts, "krishiv-iceberg")
+
+    def run(self, epochs, rows=20):
+        for _ in range(epochs):
+            self.write(self._random.sample(range(300), rows))
+
+    def write(self, ids):
+        text = f"{self._epoch}"
+        self.life.epoch(self._epoch, pa.table({"id": ids, "text": [text] * len(ids)}))
+        self.expected |= dict.fromkeys(ids, text)
+        self._epoch += 1
+
+    def open(self):
+        return open_own_table(self.options)
+
+    def groups(self, **request):
+        return CompactionRequest(**request).find_groups(self.open(), self.options)
+
+    def compact(self, groups=None):
+        return Compaction(self.options).run(self.open(), groups or self.groups())
+
+    def check(self):
+        """PyIceberg finds the newest row of each id, and the summary its number of rows."""
+        assert self.read() == self.expected
+        totals = table_of(self.warehouse).current_snapshot().summary.additional_properties
+        left = int(totals["total-records"]) - int(totals["total-position-deletes"])
+        assert left == len(self.expected)
+
+    def read(self):
+        rows = table_of(self.warehouse).scan().to_arrow().to_pylist()
+        assert len({row["id"] for row in rows}) == len(rows)
+        return {row["id"]: row["text"] for row in rows}
+
+    def unnamed(self):
+        """Files of rows and deletes that are in no snapshot."""
+        names = table_of(self.warehouse).inspect.all_files()["file_path"].to_pylist()
+        written = {str(file) for file in self.warehouse.rglob("*.parquet")}
+        return written - {name.removeprefix("file://") for name in names}
+
+
+@pytest.fixture(
+    params=[{}, {"partitionBy": "bucket(2, id)", "sortBy": "text"}], ids=["plain", "parts"]
+)
+def upserts(tmp_path, request):
+    return Upserts(tmp_path, **request.param)
+
+
+def test_rows_stay_the_same_in_few_files_without_deletes(upserts):
+    upserts.run(epochs=20)
+    done = upserts.compact()
+    upserts.check()
+    totals = table_of(upserts.warehouse).current_snapshot().summary
+    assert totals.operation.value == "replace"
+    assert (done.files[0], totals["total-data-files"]) == (20 * done.groups, str(done.groups))
+    assert (totals["total-delete-files"], totals["total-position-deletes"]) == ("0", "0")
+    assert totals["total-records"] == str(len(upserts.expected))
+    assert (upserts.groups(), upserts.unnamed()) == ([], set())
+    upserts.run(epochs=2)
+    upserts.check()
+
+
+def test_files_with_few_deleted_rows_stay(tmp_path):
+    upserts = Upserts(tmp_path)
+    upserts.write(range(300))
+    upserts.compact(upserts.groups() or [tuple(read_loads(upserts.open()))])
+    upserts.write(range(29))
+    big = min(read_loads(upserts.open()), key=lambda load: -load.task.file.record_count)
+    size = big.size  # as if a file of this size were large enough
+    assert list(choose_groups([big], size, 0.1)) == []
+    assert list(choose_groups([big], size, 0.09)) == [(big,)]
+
+
+def test_a_row_that_is_deleted_meanwhile_stays_deleted(upserts, monkeypatch):
+    """The compaction has read the row, and another commit deletes it before its own."""
+    upserts.run(epochs=6)
+    groups = upserts.groups()
+
+    def be_slower(commit):
+        upserts.run(epochs=1, rows=100)
+        commit()
+
+    at_next_commit(monkeypatch, be_slower)
+    done = upserts.compact(groups)
+    assert (done.groups, done.dropped) == (0, len(groups))
+    upserts.check()
+    assert upserts.unnamed() == set()
+
+
+def test_an_append_meanwhile_costs_another_attempt_only(upserts, monkeypatch):
+    upserts.run(epochs=6)
+    groups = upserts.groups()
+
+    def be_slower(commit):
+        upserts.write([1000, 1001])
+        commit()
+
+    at_next_commit(monkeypatch, be_slower)
+    done = upserts.compact(groups)
+    assert (done.groups, done.dropped) == (len(groups), 0)
+    upserts.check()
+    assert upserts.unnamed() == set()
+
+
+def test_deletes_that_were_merged_meanwhile_are_the_same_deletes(tmp_path, monkeypatch):
+    """Seven delete files become one with the eighth; rows of the compacted files are the same."""
+    upserts = Upserts(tmp_path)
+    upserts.write(range(100))
+    upserts.write(range(100, 200))
+    for number in range(7):
+        upserts.write([number])
+    first, *_ = groups = [tuple(read_loads(upserts.open())[-1:])]
+    assert first[0].task.file.record_count == 100
+
+    def be_slower(commit):
+        upserts.write([150])
+        commit()
+
+    at_next_commit(monkeypatch, be_slower)
+    done = upserts.compact(groups)
+    assert (done.groups, done.dropped) == (1, 0)
+    upserts.check()
+
+
+def test_delete_files_that_name_no_live_file_are_removed(tmp_path):
+    """PyIceberg removes a data file and leaves its deletes, as other programs do."""
+    upserts = Upserts(tmp_path)
+    upserts.write(range(100))
+    upserts.write([5])
+    table_of(upserts.warehouse).delete("id < 200")
+    upserts.expected.clear()
+    assert table_of(upserts.warehouse).inspect.delete_files().num_rows == 1
+    upserts.write([300])
+    upserts.write([301])
+    assert upserts.compact().deletes == 1
+    assert table_of(upserts.warehouse).inspect.delete_files().num_rows == 0
+    upserts.check()
+
+
+def test_files_without_a_remaining_row_are_removed(tmp_path):
+    upserts = Upserts(tmp_path, opColumn="op")
+    rows = pa.table({"id": [1, 2], "op": ["u", "u"]})
+    upserts.life.epoch(0, rows)
+    upserts.life.epoch(1, pa.table({"id": [1], "op": ["d"]}))
+    upserts.life.epoch(2, pa.table({"id": [2], "op": ["d"]}))
+    assert upserts.groups() == []  # the sink itself removes such a file
+    assert table_of(upserts.warehouse).scan().to_arrow().num_rows == 0
+
+
+def test_a_file_with_other_rows_than_its_metadata_says_changes_nothing(upserts):
+    upserts.run(epochs=4)
+    head = table_of(upserts.warehouse).current_snapshot().snapshot_id
+    (group, *_) = upserts.groups()
+    wrong = tuple(replace(load, deleted=load.deleted + 1) for load in group)
+    with pytest.raises(SinkError, match="rows that are not deleted, and their metadata says"):
+        upserts.compact([wrong])
+    assert table_of(upserts.warehouse).current_snapshot().snapshot_id == head
+    assert upserts.unnamed() == set()
+
+
+def test_a_lost_answer_is_looked_up(upserts, monkeypatch):
+    upserts.run(epochs=4)
+
+    def lose_the_answer(commit):
+        commit()
+        raise TimeoutError
+
+    at_next_commit(monkeypatch, lose_the_answer)
+    assert upserts.compact().groups > 0
+    upserts.check()
+
+
+def test_an_unknown_outcome_is_named_and_loses_nothing(upserts, monkeypatch):
+    upserts.run(epochs=4)
+
+    def fail(commit):
+        del commit
+        raise TimeoutError
+
+    at_next_commit(monkeypatch, fail)
+    with pytest.raises(CommitUnknown, match="unknown whether the compaction"):
+        upserts.compact()
+    upserts.check()
+    assert upserts.unnamed() != set()  # the commit may still arrive: vacuum removes them later
+
+
+def test_other_commits_that_are_always_faster_end_it(upserts, monkeypatch):
+    upserts.run(epochs=4)
+    groups = upserts.groups()
+
+    def lose(*_):
+        raise CommitFailedException("another one")
+
+    monkeypatch.setattr("pyiceberg.catalog.sql.SqlCatalog.commit_table", lose)
+    with pytest.raises(SinkError, match="other writers commit to it: run the compaction again"):
+        upserts.compact(groups)
+    monkeypatch.undo()
+    upserts.check()
+    assert upserts.unnamed() == set()
+
+
+def test_a_stream_with_compact_auto_keeps_few_files(tmp_path):
+    upserts = Upserts(tmp_path, compact="auto")
+    upserts.write(range(300))
+    upserts.run(epochs=100)
+    upserts.check()
+    totals = table_of(upserts.warehouse).current_snapshot().summary
+    assert int(totals["total-data-files"]) + int(totals["total-delete-files"]) <= 20
+    assert upserts.unnamed() == set()
+
+
+def test_a_compaction_that_fails_costs_no_epoch(tmp_path, monkeypatch, caplog):
+    def fail(_):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("krishiv_spark.sinks.iceberg.compaction.compact_next_group", fail)
+    upserts = Upserts(tmp_path, compact="auto")
+    upserts.run(epochs=5)
+    upserts.check()
+    assert "the table was not compacted; the query continues" in caplog.text
+
+
+def test_a_limit_of_bytes_leaves_larger_files(tmp_path):
+    upserts = Upserts(tmp_path)
+    upserts.run(epochs=8)
+    small = {"table": TABLE, "warehouse": str(upserts.warehouse), "maxCompactSize": "1000"}
+    options = IcebergSinkOptions.parse(small, "krishiv-iceberg")
+    assert compact_next_group(options) == Compacted()
+
+
+def test_a_delete_file_that_names_other_live_rows_stays(tmp_path):
+    """One delete file names rows of two data files, of which one is compacted."""
+    upserts = Upserts(tmp_path)
+    upserts.write(range(100))
+    upserts.write(range(100, 200))
+    upserts.write([5, 105])
+    one = [load for load in read_loads(upserts.open()) if load.deleted][:1]
+    assert upserts.compact([tuple(one)]).deletes == 0
+    assert upserts.read() == upserts.expected  # totals count positions in files that are gone
+    other = [load for load in read_loads(upserts.open()) if load.deleted]
+    assert upserts.compact([tuple(other)]).deletes == 1
+    upserts.check()
+
+
+def test_a_replay_undoes_compactions_too(tmp_path):
+    upserts = Upserts(tmp_path)
+    upserts.run(epochs=3)
+    upserts.compact()
+    upserts.run(epochs=1)
+    replay = Replay("c", upserts.life.query, "r", PlannedOffsets(epoch=1, begins="a", ends="b"))
+    (said, *_) = Rollback(upserts.options).lines(replay)
+    assert "3 snapshots, of epochs 2 to 3, are undone" in said
+
+
+def test_a_catalog_that_is_closed_keeps_no_lock(tmp_path):
+    """Not even by a connection in use, whose commit and rollback have failed."""
+    upserts = Upserts(tmp_path)
+    upserts.run(epochs=1)
+    catalog = upserts.open().catalog
+    connection = catalog.engine.connect()
+    connection.execute(text("UPDATE iceberg_tables SET metadata_location = 'x'"))
+    catalog.close()
+    with closing(sqlite3.connect(upserts.warehouse / "catalog.db", timeout=0)) as other, other:
+        other.execute("UPDATE iceberg_tables SET previous_metadata_location = NULL")
+    upserts.check()
+    del connection
+
+
+# --- the command
+
+
+def test_the_command_compacts_and_says_what_it_did(upserts):
+    upserts.run(epochs=6)
+    command = Command("iceberg", "compact", TABLE, "--warehouse", upserts.warehouse)
+    assert command.said("--dry-run").count("would rewrite 6 files") == len(upserts.groups())
+    assert "delete files removed" in command.said()
+    assert command.said() == "nothing to compact\n"
+    upserts.check()
+
+
+def test_a_filter_limits_the_files(tmp_path):
+    upserts = Upserts(tmp_path, partitionBy="truncate(100, id)")
+    for _ in range(3):
+        upserts.write([1, 101, 201])
+    assert [len(group) for group in upserts.groups(deleted_share=1)] == []
+    upserts.write([2, 102, 202])
+    assert len(upserts.groups()) == 3
+    (group,) = upserts.groups(where="id < 100")
+    assert group[0].task.file.partition[0] == 0
+
+
+@pytest.mark.parametrize("where", ["nothing = 1", "id <", ""])
+def test_a_wrong_filter_is_refused_by_its_text(tmp_path, where):
+    upserts = Upserts(tmp_path)
+    upserts.run(epochs=1)
+    with pytest.raises(OptionError, match=r"the filter .* is not one of columns of the table"):
+        upserts.groups(where=where)
+
+
+# --- the choice of files
+
+
+@st.composite
+def some_loads(draw):
+    sizes = st.integers(1, 4 * 2**20)
+    drawn = draw(st.lists(st.tuples(sizes, st.integers(0, 100), st.integers(0, 2)), max_size=60))
+    return [make_load(n, *each) for n, each in enumerate(drawn)]
+
+
+def make_load(number, size, deleted, partition=0):
+    file = SimpleNamespace(
+        file_path=str(number),
+        file_size_in_bytes=size,
+        record_count=100,
+        spec_id=0,
+        partition=(partition,),
+    )
+    return FileLoad(SimpleNamespace(file=file), deleted)
+
+
+@given(some_loads(), st.sampled_from([2**16, 2**20, 2**24]))
+def test_groups_share_no_file_and_a_second_compaction_finds_none(loads, target):
+    groups = list(choose_groups(loads, target, 0.1))
+    paths = [load.task.file.file_path for group in groups for load in group]
+    assert len({*paths}) == len(paths)
+    assert all(len({load.task.file.partition for load in group}) == 1 for group in groups)
+    left = [load for load in loads if load.task.file.file_path not in {*paths}]
+    assert list(choose_groups(left, target, 0.1)) == []
+
+
+@given(some_loads(), st.integers(1, 2**24))
+def test_a_stream_s_group_is_within_its_limit_and_useful(loads, limit):
+    group = choose_next_group(loads, 2**29, limit)
+    if group is not None:
+        assert sum(load.size for load in group) <= limit
+        assert len(group) > 1 or group[0].deleted_share >= 0.25
+
+
+def test_a_table_that_grows_by_one_file_each_time_keeps_logarithmically_many():
+    sizes, written = [], 0
+    for _ in range(1000):
+        sizes.append(2**16)
+        written += 2**16
+        loads = [make_load(n, size, 0) for n, size in enumerate(sizes)]
+        group = choose_next_group(loads, 2**40, 2**40)
+        if group is not None:
+            taken = {int(load.task.file.file_path) for load in group}
+            merged = sum(sizes[n] for n in taken)
+            written += merged
+            sizes = [*(size for n, size in enumerate(sizes) if n not in taken), merged]
+    assert len(sizes) <= 3 * 5  # three of each size: 1, 4, 16, 64 and 256 units
+    assert written <= 6 * 1000 * 2**16
