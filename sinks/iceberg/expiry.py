@@ -8,7 +8,7 @@ change them. A table of another program is not changed, unless options require i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
@@ -197,26 +197,35 @@ def warn_of_growth(table: Table, options: IcebergSinkOptions) -> None:
         )
 
 
-def warn_of_refused_properties(table: Table, options: IcebergSinkOptions, error: Exception) -> None:
-    """Warn that a new table was created without the sink's own properties. Planner.
+def warn_of_refused_properties(
+    table: Table, options: IcebergSinkOptions, omitted: Sequence[str], error: Exception
+) -> None:
+    """Warn that a new table was created without some of the sink's own properties. Planner.
 
     Args:
         table: The new table. No warning of growth follows in this process.
         options: Options of the sink.
+        omitted: The properties that it does not have.
         error: The refusal of the catalog.
     """
-    names = ", ".join(sorted(make_default_properties(options)))
+    is_bounded = Retention.of(options, table.metadata.properties) is not None
+    advice = (
+        "Set 'upsertMode' to choose how upserts change rows"
+        if is_bounded
+        else "Unless the catalog expires snapshots and old metadata files, set 'keepSnapshots' or "
+        "'expireOlderThan'"
+    )
     why = excerpt(str(error), options.secrets())
     warn_once(
         _log,
         str(table.metadata.table_uuid),
         "%s: the catalog refuses properties that the sink gives a new table, so table %s was "
-        "created without them (%s): %s. Unless the catalog expires snapshots and old metadata "
-        "files, set 'keepSnapshots' or 'expireOlderThan'",
+        "created without them (%s): %s. %s",
         FORMAT,
         options.table_name,
-        names,
+        ", ".join(omitted),
         why,
+        advice,
     )
 
 

@@ -26,6 +26,7 @@ from krishiv_spark.iceberg.embedded import (
     record_catalog,
 )
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.property_keys import MERGE_MODE
 from krishiv_spark.sinks.iceberg.epoch_properties import is_refusal
 from krishiv_spark.sinks.iceberg.expiry import make_default_properties, warn_of_refused_properties
 from krishiv_spark.sinks.iceberg.table_copies import check_own_warehouse, open_own_table
@@ -252,15 +253,22 @@ def _open_or_create(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Sche
 def _create_with_defaults(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Schema) -> Table:
     _create_namespace(catalog, options.identifier[:-1])
     defaults = make_default_properties(options)
-    try:
-        return _create(options, catalog, rows, defaults)
-    except Exception as error:
-        if not defaults or not is_refusal(error):
-            raise
-        # If this is refused too, the error is about the user's own properties, or about none.
-        table = _create(options, catalog, rows, {})
-        warn_of_refused_properties(table, options, error)
+    refused: Exception | None = None
+    # The first two bound the history of the table: they are not given up for the mode of upserts.
+    of_history = {key: text for key, text in defaults.items() if key != MERGE_MODE}
+    for kept in (defaults, of_history, {}):
+        try:
+            table = _create(options, catalog, rows, kept)
+        except Exception as error:
+            # If the last one is refused too, the error is about the user's own properties, or none.
+            if not kept or not is_refusal(error):
+                raise
+            refused = error
+            continue
+        if refused is not None:
+            warn_of_refused_properties(table, options, sorted(defaults.keys() - kept), refused)
         return table
+    raise AssertionError("the last attempt has no properties of ours")
 
 
 def _create(

@@ -184,6 +184,21 @@ def test_a_new_table_goes_without_the_sinks_own_properties_where_they_are_forbid
     assert "keepSnapshots" in warning
 
 
+def test_a_catalog_that_forbids_the_mode_of_upserts_leaves_the_bounds_of_history(place, caplog):
+    with catalog_that(place, refuses(400, "write.merge.mode")) as (options, _):
+        life = IcebergLife(place.warehouse, **options, **UPSERT)
+        with caplog.at_level(logging.WARNING):
+            for epoch in (0, 1):
+                life.epoch(epoch, numbered(epoch))
+    assert place.ids() == list(range(20))
+    with place.table() as table:
+        assert table.properties["krishiv.history.expire.max-snapshots-to-keep"] == "10000"
+        assert table.properties["write.metadata.previous-versions-max"] == "20"
+        assert "write.merge.mode" not in table.properties
+    said = [one.getMessage() for one in caplog.records if one.name.startswith("krishiv")]
+    assert any("without them (write.merge.mode)" in one and "'upsertMode'" in one for one in said)
+
+
 def test_a_property_of_the_user_that_is_forbidden_is_never_left_out(place):
     given = {"tableProperty.write.parquet.compression-codec": "zstd"}
     with catalog_that(place, refuses(400, "write.", "history.")) as (options, _):
