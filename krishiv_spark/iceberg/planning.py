@@ -435,7 +435,7 @@ def to_table_file(
     constants = _get_constants(file, specs[file.spec_id])
     newest, unknown = _find_newest(file, event_time, dict(constants))
     if newest is not None and task.delete_files:
-        newest, unknown = None, f"{file.file_path}: its newest row may have been deleted"
+        newest, unknown = _find_oldest(file, event_time, task.delete_files, newest)
     return TableFile(
         path=file.file_path,
         # With size 0 no range of bytes would be read, and a huge size would make too many tasks.
@@ -484,6 +484,33 @@ def _find_newest(
     if nulls == file.record_count:
         return None, None
     return None, f"{file.file_path}: no bounds of {field.name} in the metadata"
+
+
+def _find_oldest(
+    file: DataFile, field: NestedField | None, deletes: Iterable[DataFile], newest: int
+) -> tuple[int | None, str | None]:
+    """Return a time that the newest remaining row has at least, or the reason why none is known.
+
+    The newest row may have been deleted. Some row remains if fewer are deleted than have a time,
+    and that row is not older than the lowest bound.
+
+    Args:
+        file: A data file with deletes.
+        field: The field of the event time.
+        deletes: The delete files that may name its rows.
+        newest: The newest value of the field without the deletes.
+    """
+    from pyiceberg.conversions import from_bytes
+
+    if field is None:
+        return None, None
+    bound = (file.lower_bounds or {}).get(field.field_id)
+    nulls = (file.null_value_counts or {}).get(field.field_id, 0 if field.required else None)
+    deleted = sum(max(0, one.record_count) for one in deletes)
+    if bound is None or nulls is None or deleted >= file.record_count - nulls:
+        return None, f"{file.file_path}: all rows with a time may have been deleted"
+    kind: Any = field.field_type
+    return min(_to_milliseconds(from_bytes(kind, bound), str(kind)), newest), None
 
 
 def _to_milliseconds(value: Any, kind: str) -> int:

@@ -630,11 +630,20 @@ def test_a_row_that_was_deleted_does_not_move_the_watermark(folder):
     delete_rows(folder, {paths(folder)[0]: [1]})
     stream = Stream(folder, eventTime="at", startingOffsets="current")
     assert stream.trigger() == [1]
-    assert stream.at.watermark.ms is None
-    assert "deleted" in stream.at.watermark.held
+    assert stream.at.watermark.ms == 1000  # that of the oldest row, which remains at least
     append(folder, rows(2))
     stream.trigger()
     assert stream.at.watermark.ms == 2000
+
+
+def test_a_file_whose_rows_may_all_be_deleted_holds_the_watermark(folder):
+    append(folder, rows(5, 6))
+    delete_rows(folder, {paths(folder)[0]: [1]})
+    delete_rows(folder, {paths(folder)[0]: [1]})  # two entries for one row, as others write them
+    stream = Stream(folder, eventTime="at", startingOffsets="current")
+    assert stream.trigger() == [5]
+    assert stream.at.watermark.ms is None
+    assert "all rows with a time may have been deleted" in stream.at.watermark.held
 
 
 def test_batches_need_no_watermark(folder):
