@@ -7,7 +7,7 @@ from krishiv_spark.kafka.dev import open_cluster
 
 ASKS_ONCE_MORE = """
 from krishiv_spark.kafka import transactions as owner
-name, more = "end", lambda client, *_: client.fetch_topics([])
+name, more = "end_transactions", lambda client, *_: client.fetch_topics([])
 """
 
 

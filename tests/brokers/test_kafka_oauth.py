@@ -176,7 +176,7 @@ def test_a_transaction_stays_open_over_an_expiry(cluster, server, tmp_path):
     before = server.total
     sink.write(0, wait_between([batch(1), batch(2), batch(3)], 1.2 * LIFE_S / 2))
     assert committed(cluster, topic) == [1, 2, 3]
-    assert server.total > before + 1, "no token expired"
+    assert server.total > before, "no token expired"
 
 
 def test_a_new_key_signs(cluster, server):

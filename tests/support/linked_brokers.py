@@ -72,7 +72,7 @@ def open_linked(brokers: int, settings: Mapping[str, str]) -> Iterator[LinkedClu
 
 
 def _listeners(own: Ports, port: int, link: CuttingProxy) -> dict[str, str]:
-    inner = own.listeners()
+    inner = own.list_listeners()
     return {
         "listeners": ",".join([*inner.values(), f"LINK://127.0.0.1:{port}"]),
         "advertised.listeners": f"{inner['CLIENT']},LINK://127.0.0.1:{link.port}",
