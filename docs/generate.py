@@ -136,13 +136,19 @@ def _format_row(source: type[KrishivDataSource]) -> list[str]:
 
 
 def options_table(model: type[Options], without: Collection[str] = ()) -> str:
-    """One row for each option of a model, but for those of some fields; shared ones come last."""
-    rows = [
-        [f"`{name}`", _default(model, field), model.model_fields[field].description or ""]
-        for name, field in sorted(model.user_options().items(), key=lambda item: item[1] in _SHARED)
-        if field not in without
-    ]
-    return table(["option", "default", "meaning"], rows)
+    """Return a table of a model's options; shared ones come last.
+
+    Options with the same default and meaning share a row. The fields in `without` are left out.
+    """
+    rows = dict[tuple[str, str], list[str]]()
+    for name, field in sorted(model.user_options().items(), key=lambda item: item[1] in _SHARED):
+        if field not in without:
+            default, meaning = _meaning(model, field)
+            rows.setdefault((default, meaning or ""), []).append(f"`{name}`")
+    return table(
+        ["option", "default", "meaning"],
+        [[", ".join(names), default, meaning] for (default, meaning), names in rows.items()],
+    )
 
 
 def format_tables(source: type[KrishivDataSource]) -> dict[str, str]:
@@ -239,7 +245,7 @@ def error_block(error: type[errors.KrishivError]) -> str:
 def metrics_table() -> str:
     """One row for each metric."""
     return table(
-        ["metric", "labels of its own", "what it says"],
+        ["metric", "own labels", "value"],
         [
             [f"`{one.full_name}`", ", ".join(f"`{label}`" for label in one.labels), one.says]
             for one in METRICS

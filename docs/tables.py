@@ -25,6 +25,9 @@ _PEERS = {"kafka", "iceberg", "parquet", "console", "memory", "Spark's"}
 _SYSTEMS = {"ubuntu-latest": "Linux (Ubuntu)", "macos-latest": "macOS"}
 
 
+_SCALING = {"iceberg.files", "parquet.listing"}
+"""Benchmarks with figures for each size, which the page has in its own table."""
+
 _COUNTED = {
     "calls": "calls",
     "files": "files",
@@ -81,7 +84,11 @@ def ratios_table(recorded: Results) -> str:
 
     Of a benchmark with goals, ratios without one are left out: they are variants.
     """
-    figures = [(name, line) for name, line in recorded.figures() if "bare" not in line.name]
+    figures = [
+        (name, line)
+        for name, line in recorded.figures()
+        if "bare" not in line.name and (line.goal or name not in _SCALING)
+    ]
     with_goals = {name for name, line in figures if line.goal}
     rows = [
         [f"`{name}`", line.name, words.middle(line), words.spread(line), words.goal(line)]

@@ -26,6 +26,10 @@ from krishiv_spark.sources.kafka.json_types import TimeUnit, parse_units
 
 __all__ = ["KafkaSourceOptions", "StartingPosition"]
 
+_NO_EFFECT = (
+    "Accepted without effect, for queries of [Spark's connector](from-spark-kafka.md#steps)."
+)
+
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -353,31 +357,31 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     max_partition_fetch_bytes: ByteSize | None = Field(
         default=None,
         validation_alias=_choices("kafka.max.partition.fetch.bytes"),
-        description="Accepted without effect, for queries of Spark's connector.",
+        description=_NO_EFFECT,
     )
     group_id_prefix: str | None = Field(
         default=None,
-        description="Accepted without effect, for queries of Spark's connector.",
+        description=_NO_EFFECT,
     )
     member_group_id: str | None = Field(
         default=None,
         validation_alias=_choices("kafka.group.id"),
-        description="Accepted without effect; see `groupId`.",
+        description=_NO_EFFECT,
     )
     num_retries: int | None = Field(
         default=None,
         validation_alias=_choices("fetchOffset.numRetries"),
-        description="Accepted without effect; see `kafka.default.api.timeout.ms`.",
+        description=_NO_EFFECT,
     )
     retry_interval_ms: int | None = Field(
         default=None,
         validation_alias=_choices("fetchOffset.retryIntervalMs"),
-        description="Accepted without effect, for queries of Spark's connector.",
+        description=_NO_EFFECT,
     )
     poll_timeout_ms: int | None = Field(
         default=None,
         validation_alias=_choices("kafkaConsumer.pollTimeoutMs"),
-        description="Accepted without effect; see `kafka.default.api.timeout.ms`.",
+        description=_NO_EFFECT,
     )
 
     format_name: ClassVar[str] = "krishiv-kafka"
