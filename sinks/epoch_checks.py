@@ -87,11 +87,11 @@ def warn_of_epoch_gap(epoch: Epoch, mark: CommittedEpoch | None) -> None:
         return
     if mark is None or not planned.may_follow(mark.digest):
         _log.warning(
-            "query %s starts epoch %d, and the sink has nothing of epochs %d to %d, in which "
+            "query %s starts epoch %d, and the sink lacks epochs %d to %d, in which "
             "its sources have advanced. That is correct if none of their rows reached the "
             "sink. If its target was restored from an older copy or recreated, their rows are "
-            "missing there: stop the query, and put that copy back once more, since this epoch "
-            "is in the sink now; then %s. If the query has a new id because the file "
+            "missing there: stop the query, and restore that copy again, since this epoch is in "
+            "the sink now; then %s. If the query has a new id because the file "
             "'metadata' of its checkpoint was lost, stop it and restore that file: the sink "
             "has its epochs under the old id",
             epoch.query,

@@ -146,8 +146,8 @@ class Depots:
             return found
         if self.file is None:
             raise ValueError(
-                f"the depot {address.depot!r} is not known: no depots.yaml lies beside the job, "
-                "and none was given with --depots"
+                f"the depot {address.depot!r} is unknown: there is no depots.yaml beside the job, "
+                "and --depots names none"
             )
         known = ", ".join(sorted(self.by_name)) or "none"
         hint = did_you_mean(address.depot, self.by_name, f"known: {known}")

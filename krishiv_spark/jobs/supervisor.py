@@ -134,11 +134,11 @@ class Supervisor:
             if query.given_up:
                 epoch = run.name_epoch()
                 self._say(
-                    f"{name}: {epoch} was given up after {self._grace_s:g} s ('graceTime'); the "
-                    "next start does it again"
+                    f"{name}: {epoch} was aborted after {self._grace_s:g} s ('graceTime'); the "
+                    "next start repeats it"
                 )
             else:
-                self._say(f"{name}: it was stopped before it had looked for rows")
+                self._say(f"{name}: it was stopped before it had polled its sources")
             if query.made_no_progress and not run.has_progressed:
                 self.stalled.append(name)
 

@@ -209,7 +209,7 @@ class EpochWrite:
             with explain_disk_full(self._writer.options):
                 committer.publish(epoch, staged)
             self._identity.confirm(epoch, None, self._recorded)
-            _log.info("published what %d tasks have staged", len(staged))
+            _log.info("published the staged data of %d tasks", len(staged))
         else:
             _check_owner(committer, epoch)
 
@@ -239,7 +239,7 @@ class EpochWrite:
         # If every message is present, the tasks succeeded and the commit failed. It may have taken
         # effect, so nothing may be changed.
         if messages and all(message is not None for message in messages):
-            _log.warning("a commit failed: what it staged is left for the next attempt to settle")
+            _log.warning("a commit failed: the next attempt decides about its staged data")
             return
         received = [message for message in messages if isinstance(message, Staged)]
         query = received[0].epoch.query if received else None
@@ -254,7 +254,7 @@ class EpochWrite:
                 committer.abandon(epoch)
         except Exception as error:  # noqa: BLE001  best effort: the failure of the tasks is what the user must see
             shown = scrub(error, self.known_secrets())
-            _log.error("what the failed tasks had staged could not be removed", exc_info=shown)
+            _log.error("staged data of the failed tasks could not be deleted", exc_info=shown)
 
 
 def _check_owner(committer: Publisher[Any], epoch: Epoch) -> None:

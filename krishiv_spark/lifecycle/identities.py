@@ -423,8 +423,8 @@ class NumberedEpoch(_JobEpoch):
 
     def _warn_of_repetition(self) -> None:
         _log.warning(
-            "batch %d of %s has come again, as after a crash, and is in this sink already: it "
-            "is skipped here, and written where it is missing",
+            "batch %d of %s was repeated, as after a crash. This sink has it already and skips "
+            "it; sinks that lack it write it",
             self.number,
             self.query,
         )

@@ -264,8 +264,8 @@ def _understood(parse: Callable[[], ParsedT]) -> ParsedT | None:
     try:
         return parse()
     except Exception:  # noqa: BLE001  its form may be unknown
-        _log.debug("a progress of Spark's is not understood", exc_info=True)
-        warn_once(_log, "progress", "metrics: a progress of Spark's is not understood")
+        _log.debug("a progress report of Spark cannot be parsed", exc_info=True)
+        warn_once(_log, "progress", "metrics: a progress report of Spark cannot be parsed")
         return None
 
 

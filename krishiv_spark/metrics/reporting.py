@@ -113,8 +113,8 @@ def _safely(note: Callable[[], object]) -> None:
     try:
         note()
     except Exception:  # noqa: BLE001  metrics must not stop a query
-        _log.debug("an event of Spark's is not understood", exc_info=True)
-        warn_once(_log, "event", "metrics: an event of Spark's is not understood, and left out")
+        _log.debug("an event of Spark cannot be parsed", exc_info=True)
+        warn_once(_log, "event", "metrics: an event of Spark cannot be parsed, and is ignored")
 
 
 _log = logging.getLogger(__name__)
@@ -179,8 +179,8 @@ def readings(metric: Metric, views: list[QueryView]) -> Iterator[tuple[tuple[str
         try:
             found = list(metric.read(view))
         except Exception:  # noqa: BLE001  the other metrics are still useful
-            _log.debug("%s cannot be worked out", metric.name, exc_info=True)
-            warn_once(_log, metric.name, "metrics: %s cannot be worked out", metric.name)
+            _log.debug("%s cannot be computed", metric.name, exc_info=True)
+            warn_once(_log, metric.name, "metrics: %s cannot be computed", metric.name)
             continue
         for labels, value in found:
             texts = (view.record.query, view.record.name, *labels)

@@ -252,7 +252,7 @@ def _check_same_rows(path: str, wanted: FileVersion, found: OpenedFile, files: F
         raise ChangedError(
             f"{path} was {before} when it was listed and is {now} now: {_START_AGAIN}"
         )
-    _log.info("%s has another time than when it was listed, and is the same else", path)
+    _log.info("only the time of %s has changed since it was listed", path)
 
 
 def is_readable(path: str, files: Files = DISK) -> bool:

@@ -114,8 +114,8 @@ class QueryLog(ABC):
         return (
             f"{self.own}/epoch-log names {pointer.location[:_SHOWN]!r}, in another store than the "
             f"table, as the epoch log of {self.query}. It is not read: another user who may write "
-            "the folder may have written that. What the query has staged is left alone, and an "
-            "epoch that it has published is not finished here. If the location is right, give it "
+            "the folder may have written that. Staged data of the query is not deleted, and an "
+            "epoch that it has published is not completed here. If the location is right, give it "
             "by the option 'epochLog', or --epoch-log"
         )
 
@@ -149,7 +149,7 @@ class QueryLog(ABC):
         if state.number > 0 or self.pointer is None:
             return state
         _log.warning(
-            "%s: nothing is found at %s, where its epoch log is: what it has staged is left alone",
+            "%s: its epoch log is missing at %s: its staged data is not deleted",
             self.query,
             self.pointer.location,
         )

@@ -130,9 +130,7 @@ def check(writer: DataStreamWriter, *, new_target: bool = False) -> None:
     try:
         said = writer_says(writer)
     except Exception as error:  # noqa: BLE001  the query then starts without a check
-        _log.warning(
-            "what a query writes to is not looked at before its start", exc_info=scrub(error)
-        )
+        _log.warning("the target of a query is not checked before its start", exc_info=scrub(error))
         return
     if not said.format.lower().startswith(_OWN_PREFIX):
         return

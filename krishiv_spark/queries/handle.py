@@ -374,7 +374,7 @@ class _Watch:
     def _warn(self) -> None:
         if self._query.given_up or self._query.was_unready:
             _log.warning(
-                "query %s: an epoch was given up after %g s; the next start does it again",
+                "query %s: an epoch was aborted after %g s; the next start repeats it",
                 self._query.name or self._query.id,
                 in_seconds(self._grace),
             )

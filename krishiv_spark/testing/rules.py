@@ -16,36 +16,36 @@ class Rule(Enum):
     NO_ROW_TWICE = "no row is visible twice"
     NOTHING_EARLY = "nothing of an epoch is visible before its commit is called"
     NOTHING_INVENTED = "every visible row is one that was written"
-    VALUES_KEPT = "a value comes back as it went: null as null, to the last digit, in any time zone"
-    NOTHING_TAKEN_BACK = "a row that a reader has seen stays visible"
+    VALUES_KEPT = "values are read as they were written: nulls, all digits, in any time zone"
+    NOTHING_TAKEN_BACK = "a row that a reader has read stays visible"
     WHOLE_EPOCHS = "an epoch is visible whole or not at all"
-    NOTHING_COMES_BACK = "rows that an overwrite has replaced stay away"
-    NO_IS_NO = "a commit that is refused for certain (CommitRejected) has not happened"
+    NOTHING_COMES_BACK = "rows that an overwrite has replaced do not return"
+    NO_IS_NO = "a commit that raises CommitRejected has not happened"
     NEWEST_EPOCH_ONLY = "in complete mode, readers see exactly the newest committed epoch"
     NEWEST_OF_KEY = "with keys, readers see exactly the newest committed row of each key"
-    READABLE = "whatever has happened, readers can read what is there"
-    GOES_ON = "a driver that starts afterwards goes on, whatever has happened"
-    WORKS = "what goes well raises nothing"
-    NOTHING_LEFT = "what was staged goes: published, discarded, or swept with a later epoch"
-    BOUNDED_MEMORY = "a long task takes a bounded amount of memory, whether it reads or writes"
-    NO_SECRET_SHOWN = "no error, none of its causes, no line of a log and no message has a secret"  # noqa: S105
-    STAYS_INSIDE = "an entry of the epoch log that names anything outside of the target is refused"
+    READABLE = "readers can read the target after every failure"
+    GOES_ON = "a driver that starts after a failure continues the query"
+    WORKS = "an operation without a fault raises no error"
+    NOTHING_LEFT = "everything staged is published, discarded, or deleted with a later epoch"
+    BOUNDED_MEMORY = "a task of any length reads and writes with a bounded amount of memory"
+    NO_SECRET_SHOWN = "no error, cause of an error, log line or message contains a secret"  # noqa: S105
+    STAYS_INSIDE = "an entry of the epoch log that names a path outside of the target is refused"
     GAP_IS_SAID = "a target that lacks a batch which was committed into it is refused"
-    NAMES_APART = "batches of a name that another query uses are refused"
-    SEEN = "the kit sees the calls at which things can go wrong"
+    NAMES_APART = "batches under a name that another query uses are refused"
+    SEEN = "the kit counts the calls at which faults can occur"
 
-    EVERY_ROW_ONCE = "every row that was added is read, in one batch"
+    EVERY_ROW_ONCE = "every row that was added is read in exactly one batch"
     TASKS_APART = "no row is read by two tasks of a batch"
-    SAME_REPLAY = "a batch that is repeated has the same rows"
-    NOTHING_NEWER = "a batch holds no row that was added after its end was chosen"
-    LOSS_IS_SAID = "rows that are gone before they were read fail the query: none is passed over"
-    STANDS_STILL = "while nothing is added, the offset's text does not change"
-    NEVER_BACK = "an offset never goes back: what lies before it was read, or is not wanted"
-    CONSTANT_START = "the initial offset is the same whenever it is asked for"
-    ONE_TEXT = "a position has one text, in every process and under every hash seed"
-    LIMITS = "a batch keeps within its limits, and takes something if there is something"
-    ENDS = "with availableNow the query ends, and what is added meanwhile is for the next one"
-    WATERMARK = "a watermark never moves back, and never runs ahead of the event times"
+    SAME_REPLAY = "a repeated batch has the same rows"
+    NOTHING_NEWER = "a batch contains no row that was added after its end was chosen"
+    LOSS_IS_SAID = "rows that were deleted before they were read fail the query"
+    STANDS_STILL = "the text of the offset does not change while no row is added"
+    NEVER_BACK = "an offset never moves back, so no row before it is missed"
+    CONSTANT_START = "the initial offset is the same at every call"
+    ONE_TEXT = "a position has one JSON text in every process and under every hash seed"
+    LIMITS = "a batch stays within its limits, and reads rows if there are any"
+    ENDS = "with availableNow the query ends, and the next run reads rows added meanwhile"
+    WATERMARK = "a watermark never moves back, and is never ahead of the event times"
 
 
 class Violation(Exception):  # noqa: N818  it is no error of the program, and never leaves the kit
@@ -92,7 +92,7 @@ def _this_test() -> str:
 
 
 def _kept(again: object) -> str:
-    return "" if again is None else f"or keep it: sequences = [{again!r}]"
+    return "" if again is None else f"or add to the class: sequences = [{again!r}]"
 
 
 def _indent(text: str) -> str:

@@ -209,7 +209,7 @@ def test_an_epoch_that_a_job_gives_up_is_said_and_noted(here, monkeypatch):
         runner.stop.set()
         thread.join(PATIENCE)
     (line,) = [line for line in here.said if "given up" in line]
-    assert "job.out: epoch 0 was given up after 1 s ('graceTime'); the next start does it" in line
+    assert "job.out: epoch 0 was aborted after 1 s ('graceTime'); the next start repeats it" in line
     assert runner.unfinished == ["job.out: completed no epoch"]
     assert look(here.folder / "t")[0] == 0
     runner = here.run(here.parquet("out"))
@@ -228,7 +228,7 @@ def test_a_query_from_python_tells_that_it_gave_an_epoch_up(here, monkeypatch, c
         await_that((here.folder / "ck/offsets/0").exists)
         query.stop_when(timeout=0, grace=1)
         query.await_termination(PATIENCE)
-    await_that(lambda: "an epoch was given up after 1 s" in caplog.text)
+    await_that(lambda: "an epoch was aborted after 1 s" in caplog.text)
     assert (query.given_up, query.made_no_progress) == (True, True)
 
 

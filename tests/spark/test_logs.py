@@ -42,7 +42,7 @@ def test_each_line_says_of_which_query_epoch_and_task(tmp_path):
     said = copied(tmp_path, "info")
     query = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
     about = rf"\[query {query}, epoch 0"
-    for text in ("planned, as generation 1", "published what 1 tasks have staged"):
+    for text in ("planned, as generation 1", "published the staged data of 1 tasks"):
         assert re.search(rf"(?m)^20\S+ \S+ INFO krishiv_spark\S+: {text} {about}\]$", said), said
     assert re.search(rf"(?m)INFO krishiv_spark\S+: staged {about}, task 0, attempt 0\]$", said), (
         said

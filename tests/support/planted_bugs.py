@@ -86,7 +86,9 @@ def playing(suite, folder, promise):
 def printed(broken, promise) -> Sequence:
     """The sequence as a reader would copy it, from a message that says all the rest too."""
     text = str(broken)
-    steps = re.search(r"^ +or keep it: sequences = \[(Sequence\(.*\))\]$", text, re.MULTILINE)[1]
+    steps = re.search(
+        r"^ +or add to the class: sequences = \[(Sequence\(.*\))\]$", text, re.MULTILINE
+    )[1]
     sequence = eval(steps, vars(testing))
     assert (sequence, sequence.how) == (broken.again, broken.again.how)
     told = [f"PROMISED\n    {promise}\n", broken.rule.value, "\nSEEN\n    "]

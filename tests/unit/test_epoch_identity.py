@@ -215,7 +215,7 @@ def test_a_table_and_its_log_that_were_copied_while_an_epoch_ran(stream, tmp_pat
     open_log.cache_clear()
     epoch_checks._begun.clear()
     stream.epoch(4, 40)
-    assert "the sink has nothing of epochs 3 to 3" in caplog.text
+    assert "the sink lacks epochs 3 to 3" in caplog.text
     # What the warning says to do: the copy once more, and back to the epoch that it has.
     (words,) = re.findall(r"'krishiv-spark checkpoint (rewind --to \d+)'", caplog.text)
     shutil.rmtree(stream.table)

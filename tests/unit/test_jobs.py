@@ -385,7 +385,7 @@ def test_an_epoch_that_was_given_up_is_said_and_counts_if_there_was_no_other(sma
     supervisor = supervised(small("timeout: 100 ms\n"), make, threading.Event(), said)
     supervisor.run()
     (line,) = said
-    assert line.startswith("rows: the epoch under way was given up after 60 s ('graceTime')")
+    assert line.startswith("rows: the epoch under way was aborted after 60 s ('graceTime')")
     assert supervisor.stalled == ([] if progress else ["rows"])
 
 

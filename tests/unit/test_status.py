@@ -123,11 +123,11 @@ def test_a_query_that_died_when_its_epoch_was_true(checkpoint, tmp_path, where):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     said = run("status", checkpoint, *words)
     assert "2 entries in 2 files of " in said
-    assert "bytes; it holds epoch 0" in said
-    rest = "may not be visible everywhere yet" if where != "table" else "nothing of it is left to"
-    assert f"epoch 0 is true, and {rest}" in said
+    assert "bytes; committed: epochs up to 0" in said
+    rest = "may not be visible everywhere yet" if where != "table" else "is visible"
+    assert f"epoch 0 is committed, and {rest}" in said
     assert "target      cluster x" in said
-    assert "finishes epoch 0, which is true by the log" in said
+    assert "completes epoch 0, which the log has committed" in said
     found = json.loads(run("status", checkpoint, *words, "--json"))
     assert (found["log"]["open_epoch"], found["newest"]["is_over"]) == (0, False)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
@@ -150,7 +150,7 @@ def test_a_query_that_died_when_its_table_had_the_epoch(checkpoint, warehouse):
     plan(checkpoint, 1, memory(2), over=False)
     life = IcebergLife(warehouse, query=QUERY)
     life.epoch(0, numbered(0))
-    assert f"table       {TABLE} holds epoch 0; at snapshot " in run(
+    assert f"table       {TABLE}: committed: epochs up to 0; snapshot " in run(
         "status", checkpoint, *named(warehouse)
     )
     assert "runs epoch 1 again, with the same rows of its sources\n" in run(
@@ -158,7 +158,7 @@ def test_a_query_that_died_when_its_table_had_the_epoch(checkpoint, warehouse):
     )
     life.epoch(1, numbered(1))
     said = run("status", checkpoint, *named(warehouse))
-    assert "finishes epoch 1, which is true by the table, and stages nothing again" in said
+    assert "completes epoch 1, which the table has committed; its rows are not staged again" in said
     assert json.loads(run("status", checkpoint, *named(warehouse), "--json"))["table"]["held"] == 1
     assert "runs epoch 1 again" in run("status", checkpoint)
     assert "unless its target has it already" in run("status", checkpoint)
@@ -166,17 +166,17 @@ def test_a_query_that_died_when_its_table_had_the_epoch(checkpoint, warehouse):
 
 def test_a_table_that_is_not_there_yet(checkpoint, warehouse):
     plan(checkpoint, 0, memory(1), over=False)
-    assert f"{TABLE}: there is none yet" in run("status", checkpoint, *named(warehouse))
+    assert f"{TABLE} does not exist yet" in run("status", checkpoint, *named(warehouse))
     IcebergLife(warehouse, query="another").epoch(0, numbered(0))
     said = run("status", checkpoint, *named(warehouse, "db.other"))
-    assert "db.other: there is none yet" in said
-    assert "holds no epoch of the query" in run("status", checkpoint, *named(warehouse))
+    assert "db.other does not exist yet" in said
+    assert "committed: no epoch of the query" in run("status", checkpoint, *named(warehouse))
 
 
 def test_a_catalog_that_cannot_be_asked_is_said(checkpoint):
     plan(checkpoint, 0, memory(1), over=False)
     said = run("status", checkpoint, "-o", "catalog.uri=http://127.0.0.1:1", "-o", f"table={TABLE}")
-    assert f"not known   what {TABLE} holds: " in said
+    assert f"not known   the epoch of table {TABLE}: " in said
     assert "unless its target has it already" in said
 
 
@@ -189,7 +189,7 @@ def test_a_checkpoint_that_was_rolled_back(checkpoint, over):
     plan(checkpoint, 1, memory(2), over=over)
     said = run("status", checkpoint)
     assert "is refused (CheckpointMismatch)" in said
-    assert "the log holds epoch 3, and the checkpoint has planned only epochs up to 1" in said
+    assert "the log has epoch 3, and the checkpoint has planned only epochs up to 1" in said
 
 
 def test_a_query_that_goes_on_while_it_is_looked_at(checkpoint, monkeypatch):
@@ -213,12 +213,13 @@ def test_epochs_are_listed_and_shown(checkpoint):
         plan(checkpoint, epoch, memory(epoch + 1), "-", over=epoch < 29)
     lines = run("epochs", "list", checkpoint, "--newest", 2).splitlines()
     assert lines[1] == (
-        "epoch 29, not over, planned 2013-01-01T05:00:00.123+00:00: push 30 is next; nothing yet"
+        "epoch 29, not completed, planned 2013-01-01T05:00:00.123+00:00: push 30 is next; "
+        "nothing yet"
     )
     assert len(lines) == 2
     assert f"offset      0: {memory(8)}" in run("epochs", "show", checkpoint, 7)
     assert json.loads(run("epochs", "show", checkpoint, 7, "--json"))["epoch"] == 7
-    assert "it can be read of 0 to 29" in run("epochs", "show", checkpoint, 77)
+    assert "recorded are 0 to 29" in run("epochs", "show", checkpoint, 77)
 
 
 def test_an_epoch_that_was_not_written_to_its_end_is_told_wherever_it_ends(checkpoint):

@@ -116,7 +116,7 @@ def test_once_is_status_and_the_newest_epochs(checkpoint):
     said = run("watch", checkpoint, "--once").output
     assert "next start  plans epoch 2" in said
     assert "epoch 1, over" in said
-    assert "; 14 offsets, 7.0 in a second; watermark 1970-01-01T00:00:09" in said
+    assert "; 14 offsets, 7.0 per second; watermark 1970-01-01T00:00:09" in said
 
 
 def test_where_there_is_no_terminal_each_epoch_is_a_line_and_ctrl_c_is_no_error(
@@ -165,7 +165,7 @@ def test_on_a_terminal_it_is_drawn(checkpoint):
     plan(checkpoint, 0, kafka(0, 0))
     with on_a_terminal(checkpoint) as await_drawn:
         await_drawn(b"query")
-        await_drawn(b"in a second")
+        await_drawn(b"per second")
 
 
 def test_what_looks_like_a_mark_of_the_screen_is_drawn_as_it_is(checkpoint):
@@ -174,7 +174,7 @@ def test_what_looks_like_a_mark_of_the_screen_is_drawn_as_it_is(checkpoint):
     named.parent.mkdir()
     checkpoint.rename(named)
     with on_a_terminal(named) as await_drawn:
-        await_drawn(b"in a second")
+        await_drawn(b"per second")
         (named / "metadata").unlink()
         await_drawn(b"cannot be read now")
 

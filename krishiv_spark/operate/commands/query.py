@@ -207,7 +207,7 @@ def _drawn(sight: ObservedQuery) -> Any:
 
     from krishiv_spark.operate.inspection.watching import rate_cells, status_lines
 
-    table = Table("epoch", "", "planned", "offsets", "in a second", "watermark")
+    table = Table("epoch", "", "planned", "offsets", "per second", "watermark")
     for pace in sight.paces:
         table.add_row(*map(_text, rate_cells(pace)))
     return Group(*map(_text, status_lines(sight.status, sight.live)), table)

@@ -147,18 +147,18 @@ class NextStart:
             return _first(left)
         if self.is_over:
             finishes = "" if self.open_epoch is None else (
-                f"makes sure that epoch {self.open_epoch} is visible, then "
+                f"makes epoch {self.open_epoch} visible, if it is not, then "
             )  # fmt: skip
             return (
                 f"{finishes}plans epoch {self.planned + 1}, from where epoch {self.planned} ended"
             )
         if self.held == self.planned:
             return (
-                f"finishes epoch {self.planned}, which is true by the {self.told_by}, and stages "
-                "nothing again"
+                f"completes epoch {self.planned}, which the {self.told_by} has committed; its rows "
+                "are not staged again"
             )
         unless = "" if self.told_by else (
-            ", unless its target has it already: give its location, or the options of its sink"
+            ", unless its target has the epoch already: give its location, or the sink's options"
         )  # fmt: skip
         return f"runs epoch {self.planned} again, with the same rows of its sources{unless}"
 
@@ -166,8 +166,8 @@ class NextStart:
         """Return the error for a target ahead of its checkpoint, as after a restored copy."""
         known = f"only epochs up to {self.planned}" if self.planned >= 0 else "no epoch"
         return (
-            f"is refused (CheckpointMismatch), unless it plans the very same rows: the "
-            f"{self.told_by} holds epoch {self.held}, and the checkpoint has planned {known}"
+            f"is refused (CheckpointMismatch), unless it plans exactly the same rows: the "
+            f"{self.told_by} has epoch {self.held}, and the checkpoint has planned {known}"
         )
 
 
@@ -175,7 +175,7 @@ def _first(left: Sequence[str]) -> str:
     if left:
         return (
             f"is refused by Spark 4.1 and later, since offsets/ has {left[0]}, which a driver that "
-            "ended while it planned epoch 0 has left: no row was written yet; remove what is in "
+            "ended while it planned epoch 0 has left: no row was written yet; empty "
             "offsets/, or set spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart=false"
         )
     return "plans epoch 0, from the start that the options of its sources specify"
@@ -331,7 +331,7 @@ def read_epoch_status(checkpoint: SparkCheckpoint, epoch: int) -> EpochStatus:
         try:
             return _status(epoch, found, is_over=is_over)
         except ValueError:  # an incomplete offset
-            _log.debug("epoch %d is not understood", epoch, exc_info=True)
+            _log.debug("epoch %d cannot be parsed", epoch, exc_info=True)
     kept = checkpoint.epochs()
     if epoch in kept:
         entry = checkpoint.folder("offsets").read(str(epoch)) or b""
@@ -342,9 +342,7 @@ def read_epoch_status(checkpoint: SparkCheckpoint, epoch: int) -> EpochStatus:
             "or by a Spark that this version does not know"
         )
     which = f"{kept[0]} to {kept[-1]}" if kept else "none"
-    raise OptionError(
-        f"{checkpoint.location} does not record epoch {epoch}: it can be read of {which}"
-    )
+    raise OptionError(f"{checkpoint.location} does not record epoch {epoch}: recorded are {which}")
 
 
 def _status(epoch: int, found: OffsetSeq, *, is_over: bool) -> EpochStatus:

@@ -187,7 +187,11 @@ def epoch_lines(status: EpochStatus) -> list[str]:
 
 def _summary(status: EpochStatus) -> str:
     planned = "" if status.planned_ms is None else f", planned {format_moment(status.planned_ms)}"
-    return f"epoch {status.epoch}, {'over' if status.is_over else 'not over'}{planned}"
+    return f"epoch {status.epoch}, {_progress(status)}{planned}"
+
+
+def _progress(status: EpochStatus) -> str:
+    return "completed" if status.is_over else "not completed"
 
 
 def _sources(status: EpochStatus) -> Iterator[str]:
@@ -219,7 +223,7 @@ def _live(live: LiveStatus, *, several: bool) -> Iterator[str]:
 def rate_line(pace: EpochRate) -> str:
     """Return one line for an epoch, with its rate."""
     _, _, _, moved, per_s, mark = rate_cells(pace)
-    fast = f", {per_s} in a second" if per_s else ""
+    fast = f", {per_s} per second" if per_s else ""
     parts = (
         epoch_line(pace.epoch),
         moved and f"{moved} offsets{fast}",
@@ -235,7 +239,7 @@ def rate_cells(pace: EpochRate) -> tuple[str, str, str, str, str, str]:
     marks = (*spark, *epoch.source_watermarks_ms)
     return (
         str(epoch.epoch),
-        "over" if epoch.is_over else "not over",
+        _progress(epoch),
         "" if epoch.planned_ms is None else format_moment(epoch.planned_ms),
         "" if pace.moved is None else str(pace.moved),
         "" if pace.per_second is None else f"{pace.per_second:.1f}",
@@ -250,28 +254,28 @@ def _log(log: LogStatus | None, live: LiveStatus) -> Iterator[str]:
             "none, the options that name its table"
         )
         return
-    held = "no epoch" if log.held is None else f"epoch {log.held}"
+    held = "no epoch" if log.held is None else f"epochs up to {log.held}"
     files = f"{log.files} files of {log.size} bytes"
-    yield f"epoch log   {log.place}: {log.entries} entries in {files}; it holds {held}"
+    yield f"epoch log   {log.place}: {log.entries} entries in {files}; committed: {held}"
     if log.open_epoch is not None:
         # When it becomes visible, files leave the staging folder, and transactions end.
         is_all_moved = live.staged_files == 0 or live.transactions == ()
-        rest = "nothing of it is left to show" if is_all_moved else (
+        rest = "is visible" if is_all_moved else (
             "may not be visible everywhere yet"
         )  # fmt: skip
-        yield f"            epoch {log.open_epoch} is true, and {rest}"
+        yield f"            epoch {log.open_epoch} is committed, and {rest}"
     since = "" if log.owner_ms is None else f", since {format_moment(log.owner_ms)}"
-    yield f"last owner  {log.owner or 'nobody'}{since}"
+    yield f"last owner  {log.owner or 'none'}{since}"
     if log.target is not None:
         yield f"target      {log.target}"
 
 
 def _table(table: TableStatus) -> Iterator[str]:
     if table.unknown is not None:
-        yield f"not known   what {table.name} holds: {table.unknown}"
+        yield f"not known   the epoch of table {table.name}: {table.unknown}"
     elif not table.is_there:
-        yield f"table       {table.name}: there is none yet"
+        yield f"table       {table.name} does not exist yet"
     else:
-        held = "no epoch of the query" if table.held is None else f"epoch {table.held}"
+        held = "no epoch of the query" if table.held is None else f"epochs up to {table.held}"
         newest = "no snapshot" if table.snapshot is None else f"snapshot {table.snapshot}"
-        yield f"table       {table.name} holds {held}; at {newest}"
+        yield f"table       {table.name}: committed: {held}; {newest}"

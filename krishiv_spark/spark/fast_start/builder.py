@@ -84,7 +84,7 @@ def _warn_of_older_jvm(own: Path) -> None:
     if "PYSPARK_GATEWAY_PORT" in os.environ and not is_told:
         _log.warning(
             "fast_start: spark-submit has started Spark's JVM already, so most Python processes "
-            "start as ever; before spark-submit, export PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON "
+            "start as usual; before spark-submit, export PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON "
             "as %s",
             own,
         )

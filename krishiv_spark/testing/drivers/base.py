@@ -103,7 +103,7 @@ class Driver:
         try:
             text = self._do(step)
         except Violation:
-            self.tell("here the rule is broken", step)
+            self.tell("breaks the rule", step)
             raise
         self.tell(text, step)
 
@@ -118,8 +118,8 @@ class Driver:
 def words(answer: Answer) -> str:
     """Return an answer as a line of the story."""
     if answer.outcome == "asleep":
-        return f"falls asleep before {answer.value}"
-    known = {"returned": "goes well", "died": f"its process dies{answer.value or ''}"}
+        return f"sleeps before {answer.value}"
+    known = {"returned": "succeeds", "died": f"its process dies{answer.value or ''}"}
     return f"{known.get(answer.outcome, f'fails with {answer.error}')}{unheard(answer)}"
 
 

@@ -16,10 +16,10 @@ __all__ = ["Fate", "Ledger", "Unit"]
 
 
 _SEEN = {
-    Rule.NO_ROW_LOST: "rows that are missing",
-    Rule.NOTHING_TAKEN_BACK: "rows that were there, and are not",
-    Rule.NO_ROW_TWICE: "rows that are there more than once",
-    Rule.NOTHING_COMES_BACK: "rows that are there again",
+    Rule.NO_ROW_LOST: "missing rows",
+    Rule.NOTHING_TAKEN_BACK: "rows that were visible before, and are not",
+    Rule.NO_ROW_TWICE: "rows that are visible more than once",
+    Rule.NOTHING_COMES_BACK: "rows that returned",
 }
 
 
@@ -29,7 +29,7 @@ class Fate(Enum):
     HIDDEN = "no commit was called: it must be invisible"
     OPEN = "a commit was called, but never returned: it may be visible"
     SETTLED = "a commit returned: it must be visible"
-    REPLACED = "it was there, and an overwrite has replaced it: it must be invisible"
+    REPLACED = "an overwrite has replaced it: it must be invisible"
 
 
 @dataclass
@@ -211,10 +211,8 @@ class Ledger:
 
     def _refuse(self, rows: Sequence[int | Row], rule: Rule) -> None:
         if rows:
-            raise Violation(
-                rule, f"{_SEEN.get(rule, 'rows that are there')}: {ranges(rows)}; {self}"
-            )
+            raise Violation(rule, f"{_SEEN.get(rule, 'visible rows')}: {ranges(rows)}; {self}")
 
     def __str__(self) -> str:
         units = (f"{u.name} (rows {ranges(u.rows) or 'none'}): {u.fate.value}" for u in self._units)
-        return "\n".join(["what Spark knows:", *units])
+        return "\n".join(["the results that Spark has:", *units])

@@ -222,7 +222,7 @@ class EpochDriver(WritingDriver):
         Raises:
             Broken: If a driver fails, or if a rule is broken afterwards.
         """
-        self.tell("from here on nothing goes wrong")
+        self.tell("no faults from here on")
         if self._newest is not None:
             self._newest()
             self._newest = None

@@ -211,7 +211,7 @@ class SourceDriver(Driver):
         """
         if skipped:
             self.how["skipped"] = skipped
-        self.tell("from here on nothing goes wrong")
+        self.tell("no faults from here on")
         self.judged(self._drain)
         self.judged(lambda: self._readings.check_all(self.added, skipped))
 

@@ -69,9 +69,9 @@ class SecretConformance(Suite):
             connector = self.connector(folder, address, secret)
             text = run_under_seed(0, secret_roles.play, connector, secret, str(folder))
         steps: list[tuple[str, str, dict[str, str]]] = json.loads(text)
-        story = [f"{name}: {error or 'goes well'}" for name, error, _ in steps]
+        story = [f"{name}: {error or 'succeeds'}" for name, error, _ in steps]
         if not any(error for _, error, _ in steps):
-            why = "no step has failed: give the connector the address that is handed over"
+            why = "no step has failed: give the connector the address that `connector` receives"
             raise Broken(Violation(Rule.SEEN, why), promise, story)
         for name, _, shown in steps:
             for place, found in shown.items():
