@@ -250,7 +250,7 @@ class IcebergDataSource(KrishivDataSource):
         from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
         table = IcebergSinkOptions.parse(options, cls.format_name)
-        with explain_catalog_errors(table, "look for the table"):
+        with explain_catalog_errors(table, "find the table"):
             return bool(open_catalog(table, create=True).table_exists(table.identifier))
 
 

@@ -184,7 +184,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"{key!r} stands twice")
+            raise ValueError(f"{key!r} occurs twice")
         found[key] = value
     return found
 

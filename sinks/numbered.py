@@ -430,7 +430,7 @@ class BatchRecord:
                 job.number,
             )
             return
-        is_now = "holds none" if mark is None else f"has batch {mark.epoch} as its newest"
+        is_now = "has no batch" if mark is None else f"has batch {mark.epoch} as its newest"
         raise CheckpointMismatch(
             f"batch {lost} of {job.name} was committed into this target, which now {is_now}: it "
             "was restored from an older copy, emptied or replaced by a new one. Batch "

@@ -150,7 +150,7 @@ def select_columns(schema: pa.Schema, columns: Sequence[str], format_name: str) 
     twice = next((name for name in wanted if counts[name] > 1), None)
     if twice is not None:
         raise SchemaError(
-            f"column {twice!r} is there twice: exclude it with the option 'columns', or set a "
+            f"column {twice!r} occurs twice: exclude it with the option 'columns', or set a "
             "schema without it"
         )
     return pa.schema([schema.field(name) for name in wanted])

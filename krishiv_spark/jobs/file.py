@@ -64,7 +64,7 @@ def _push_into_job(spec: YamlNode, notes: list[str]) -> YamlNode:
     for name, where in _misplaced_keys(spec):
         found[name] = (where.keys[name], where.entries[name])
         line = where.keys[name].line
-        notes.append(f"line {line}: {name!r} belongs into 'job' and was taken as if it stood there")
+        notes.append(f"line {line}: {name!r} belongs in 'job', and was read there")
     if not found:
         return spec
     spec = spec.without(*_MOVED).at(("stackSpec",), lambda stack: stack.without(*_MOVED))
@@ -115,7 +115,7 @@ def _flat(options: YamlNode, problems: Problems) -> YamlNode:
     flat: dict[str, tuple[TextMark, YamlNode]] = {}
     for name, mark, inner in _leaves(options, ""):
         if name in flat:
-            problems.add(mark, f"{name!r} is there twice")
+            problems.add(mark, f"{name!r} occurs twice")
         flat[name] = (mark, inner)
     return YamlNode({}, options.mark).with_keys(flat) if options.entries else options
 

@@ -176,7 +176,7 @@ def resolve_folder(text: str, depots: Depots) -> str:
     address = Address.parse(text)
     folder = depots.of(address).folder
     if folder is None:
-        raise ValueError(f"the depot {address.depot!r} has no 'folder', in which files could lie")
+        raise ValueError(f"the depot {address.depot!r} has no 'folder' for files")
     return "/".join(
         part for part in (folder.rstrip("/"), address.collection, address.dataset) if part
     )

@@ -346,7 +346,7 @@ class JobRunner:
                 did = write_batch(spark, output)
             finally:
                 self.is_in_batch = False
-            what = "goes to" if did else "is left out, since something is there:"
+            what = "goes to" if did else "is skipped, because the target exists:"
             self.say(f"{job.name}: {output.model.name} {what} {output.place.shown}")
 
     def _side_by_side(self, jobs: Sequence[ReadyJob]) -> None:

@@ -333,7 +333,7 @@ class _TreeReader:
                 merges.append(inner)
             else:
                 if key.value in own:
-                    self._problems.add(_mark(key.start_mark), f"{key.value!r} is there twice")
+                    self._problems.add(_mark(key.start_mark), f"{key.value!r} occurs twice")
                 own[key.value] = (key.start_mark, inner)
         merged: dict[str, tuple[Any, yaml.Node]] = {}
         for mapping in (each for inner in reversed(merges) for each in self._mappings(inner)):

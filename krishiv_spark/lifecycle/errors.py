@@ -139,7 +139,7 @@ def _file_of(error: OSError) -> str:
 
 
 def _describe_space(options: Options) -> Iterator[str]:
-    folders = {str(local_folder()): "what tasks put aside", **dict(_local_folders(options))}
+    folders = {str(local_folder()): "temporary files of tasks", **dict(_local_folders(options))}
     for named, what in folders.items():
         folder = named
         while not os.path.exists(folder):

@@ -100,7 +100,7 @@ def _quantity(text: str, wanted: str) -> tuple[int, str]:
 def _check_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
-        raise ValueError(f"{twice!r} is there twice: name each column once")
+        raise ValueError(f"{twice!r} occurs twice: name each column once")
     return names
 
 

@@ -388,7 +388,7 @@ class AzureUploads(Uploads):
         return self.ask(verb, upload.key, commit, _REFUSED) is not None
 
     def _is_open(self, upload: Upload) -> bool:
-        found = self.ask("look at", upload.key, _list_uncommitted, _ABSENT)
+        found = self.ask("inspect", upload.key, _list_uncommitted, _ABSENT)
         return found is not None and found.issuperset(upload.parts) and bool(upload.parts)
 
     def _is_visible(self, upload: Upload) -> bool:
@@ -401,7 +401,7 @@ class AzureUploads(Uploads):
         def read(blob: Any) -> Any:
             return blob.get_blob_properties()
 
-        return self.ask("look for the end of", upload.key, read, _ABSENT)
+        return self.ask("find the end of", upload.key, read, _ABSENT)
 
 
 class _AzureSender(PartSender):

@@ -65,7 +65,7 @@ class StoreUrl:
             raise OptionError(
                 f"{text!r} is on {scheme!r}, which is not known; known: {_known_schemes()}. What "
                 "is mounted on the driver's machine is written as a path, for Spark too. A "
-                "checkpoint may lie where only Spark can read it, if the option 'queryId' names "
+                "checkpoint may be where only Spark can read it, if the option 'queryId' names "
                 "the query and 'epochLog' a place for its epoch log"
             )
         return found.parse_url(text, scheme)

@@ -142,7 +142,7 @@ class CopiedObjects(StagingStore):
         def read_status(store: Any) -> object:
             return obstore.head(store, (self._url / path).path)
 
-        return self._client.find(f"look at {self._url}/{path}", read_status) is not None
+        return self._client.find(f"inspect {self._url}/{path}", read_status) is not None
 
     @override
     def delete(self, path: str) -> None:

@@ -559,4 +559,4 @@ class _StreamedFile(StagedWriter):
             if piece:  # an empty one would end a chunked body
                 yield piece
         if self._is_aborted:
-            raise StorageError(f"{self._path} is given up")
+            raise StorageError(f"the upload of {self._path} was aborted")

@@ -310,7 +310,7 @@ def check_size(path: object, size: int, most: int) -> None:
     if size > most:
         raise StorageError(
             f"{path} has {size} bytes, and more than {most} are not read into memory: it is "
-            "damaged, or was not written by krishiv-spark; put back what was there, or remove it"
+            "damaged, or was not written by krishiv-spark; restore the file, or remove it"
         )
 
 
@@ -348,5 +348,5 @@ def _link_error(path: str) -> LinkError:
     return LinkError(
         f"{path} is a link, or no plain file or folder, and krishiv-spark follows no link there: "
         "another user may have put it there to have files elsewhere read, changed or removed. "
-        "Nothing was. Look who may write the folder, and remove it or put back what was there"
+        "Nothing was. Check who may write the folder, and remove the link or restore the file"
     )

@@ -420,7 +420,7 @@ class ObjectFiles(Files):
         if not key:
             return None
         try:
-            return _identity(self._ask("look at", path, lambda store: obstore.head(store, key)))
+            return _identity(self._ask("inspect", path, lambda store: obstore.head(store, key)))
         except FileNotFoundError:
             return None
 

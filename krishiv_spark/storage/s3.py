@@ -342,7 +342,7 @@ class S3Uploads(Uploads):
 
     @override
     def state(self, upload: Upload) -> UploadState:
-        if self.ask("look at", upload, _is_open):
+        if self.ask("inspect", upload, _is_open):
             return UploadState.OPEN
         return UploadState.VISIBLE if self._await_object(upload) else UploadState.MISSING
 
@@ -409,7 +409,7 @@ class S3Uploads(Uploads):
     def _await_object(self, upload: Upload) -> bool:
         """Return True if the object of a missing upload appears."""
         for _ in Backoff(_SETTLED_S, shortest_s=0.01).attempts():
-            if self.ask("look for the end of", upload, partial(_is_visible, upload.nonce)):
+            if self.ask("find the end of", upload, partial(_is_visible, upload.nonce)):
                 return True
         return False
 

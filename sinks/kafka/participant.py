@@ -448,7 +448,7 @@ def _fetch(client: KafkaClient, tp: TopicPartition, offset: int) -> bytes | None
             return None
         if not is_retriable(error) or not backoff.pause():
             hint = _NEEDS_READ if isinstance(error, TopicAuthorizationFailedError) else ""
-            what = f"look for the end of a transaction in {tp}"
+            what = f"find the end of a transaction in {tp}"
             raise client.make_error(what, error, hint)
         client.forget_leaders([tp.topic])
 

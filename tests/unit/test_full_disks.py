@@ -27,7 +27,7 @@ def options(**more):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_folders_on_disks_are_shown_with_their_space(tmp_path, number):
     given = options(warehouse=f"{tmp_path}/not/there", location="s3://bucket/t")
-    said = rf"bytes for what tasks put aside \(.*bytes for 'warehouse' \({tmp_path}/not/there\)"
+    said = rf"bytes for temporary files of tasks \(.*bytes for 'warehouse' \({tmp_path}/not/there\)"
     with pytest.raises(StorageError, match=said) as error, explain_disk_full(given):
         raise OSError(number, "as PyArrow says it")
     assert "bucket" not in str(error.value)

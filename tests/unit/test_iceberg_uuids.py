@@ -159,5 +159,5 @@ def test_uuids_are_keys(tmp_path, partition, keys):
 
 @pytest.mark.parametrize("keys", ["id,id", "id, u ,id"])
 def test_a_key_that_is_there_twice_is_refused_at_once(tmp_path, keys):
-    with pytest.raises(OptionError, match=r"keyColumns.*'id' is there twice"):
+    with pytest.raises(OptionError, match=r"keyColumns.*'id' occurs twice"):
         life(tmp_path, mode="upsert", keyColumns=keys).plan(pa.table({"id": [1], "u": ["x"]}))

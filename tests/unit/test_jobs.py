@@ -168,7 +168,7 @@ def test_a_published_workflow_runs_unchanged_beside_its_depots():
     assert [step.name for step in job.model.flat_steps()] == ["texts", "orders_out"]
     assert job.model.streaming.trigger_duration == 600_000
     notes = "\n".join(loaded.notes)
-    assert "'steps' belongs into 'job'" in notes
+    assert "'steps' belongs in 'job'" in notes
     assert "not used here: compute, driver, executor, tags" in notes
     assert "not used here: '?acl=rw' of addresses" in notes
 
@@ -245,7 +245,7 @@ def test_options_in_options_are_not_there_twice(write):
         "{path: /data/in}", "{storage: {s3.region: a}, storage.s3.region: b, path: /data/in}"
     )
     (line,) = refused(write(text))
-    assert ":6:40: 'storage.s3.region' is there twice" in line
+    assert ":6:40: 'storage.s3.region' occurs twice" in line
 
 
 def test_secrets_come_from_the_environment_or_a_file_and_are_shown_nowhere(write, monkeypatch):

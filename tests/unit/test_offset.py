@@ -225,7 +225,7 @@ def test_damage_is_an_offset_error(text):
 
 
 def test_a_key_that_stands_twice_is_damage_and_never_a_choice():
-    with pytest.raises(OffsetError, match="'ms' stands twice"):
+    with pytest.raises(OffsetError, match="'ms' occurs twice"):
         Start.from_json('{"at":"timestamp","kind":"start","ms":1,"ms":2,"v":1}')
 
 

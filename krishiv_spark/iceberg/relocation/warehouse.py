@@ -173,11 +173,11 @@ _TRANSFERRED = "catalog.db.brought"
 """The record of the files that a relocation transferred, by their paths below the new folder."""
 
 _MOVE = (
-    "set the option 'warehouse' of queries and readers to the new folder; their checkpoints go on"
+    "set the option 'warehouse' of queries and readers to the new folder; checkpoints stay valid"
 )
 _COPY = (
     "its tables have new UUIDs, and are independent of the original. A stream that reads one of "
-    "them does not go on with a checkpoint of the original: it reads all rows of the table again"
+    "them cannot use a checkpoint of the original: it reads all rows of the table again"
 )
 
 

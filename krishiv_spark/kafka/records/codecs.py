@@ -152,7 +152,7 @@ def _iter_xerial_blocks(data: memoryview) -> Iterator[memoryview]:
         size = int.from_bytes(data[at : at + 4], "big", signed=True)
         at += 4
         if size < 0 or size > len(data) - at:
-            raise InflateError(f"a block of {size} bytes does not lie in the snappy stream")
+            raise InflateError(f"a block of {size} bytes exceeds the snappy stream")
         yield data[at : at + size]
         at += size
 

@@ -126,7 +126,7 @@ def check_shared(asked: Questions, said: FindingList) -> None:
         folder = asked.storage.folder(asked.folder(asked.target))
         if folder.read(_PROBE) != asked.probe.encode():
             raise StorageError("the file that the driver has written does not exist")
-        well("what the driver writes is there")
+        well("files of the driver are visible")
 
 
 def clean(asked: Questions) -> None:
@@ -212,7 +212,7 @@ def _check_ids(
         transactions.begin_transaction(client, name, options.timeout_ms)
         transactions.describe(client, [name])
         transactions.list_transactions(client, name)
-        well(f"can be begun, for {options.timeout_ms / 1000:g} s, seen and listed")
+        well(f"can be started, for {options.timeout_ms / 1000:g} s, described and listed")
 
 
 def _check_topic(
