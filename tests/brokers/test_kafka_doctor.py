@@ -17,7 +17,7 @@ def test_two_doctors_have_an_id_each_and_leave_no_transaction_open():
         for probe in ("one", "two"):
             said = FindingList()
             check_brokers(Questions(probe, options=given), said)
-            assert [f for f in said.found if "seen and listed" in str(f)], said.found
+            assert [f for f in said.found if "described and listed" in str(f)], said.found
         client = open_client(KafkaConfig.from_settings({"bootstrap.servers": cluster.bootstrap}))
         found = transactions.list_transactions(client, f"{team}.")
     assert found == {f"{team}.doctor-{probe}.0.0": "Empty" for probe in ("one", "two")}

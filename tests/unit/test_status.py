@@ -96,7 +96,7 @@ def test_a_query_between_two_epochs(checkpoint):
     plan(checkpoint, 1, memory(2))
     said = run("status", checkpoint)
     assert f"query       {QUERY}" in said
-    assert "epoch 1, over, planned 2013-01-01T05:00:00.123+00:00" in said
+    assert "epoch 1, completed, planned 2013-01-01T05:00:00.123+00:00" in said
     assert "source 0    push 2 is next" in said
     assert "watermark   1970-01-01T00:00:09.000+00:00 (of a source)" in said
     assert "next start  plans epoch 2, from where epoch 1 ended" in said
@@ -161,7 +161,7 @@ def test_a_query_that_died_when_its_table_had_the_epoch(checkpoint, warehouse):
     assert "completes epoch 1, which the table has committed; its rows are not staged again" in said
     assert json.loads(run("status", checkpoint, *named(warehouse), "--json"))["table"]["held"] == 1
     assert "runs epoch 1 again" in run("status", checkpoint)
-    assert "unless its target has it already" in run("status", checkpoint)
+    assert "unless its target has the epoch already" in run("status", checkpoint)
 
 
 def test_a_table_that_is_not_there_yet(checkpoint, warehouse):
@@ -177,7 +177,7 @@ def test_a_catalog_that_cannot_be_asked_is_said(checkpoint):
     plan(checkpoint, 0, memory(1), over=False)
     said = run("status", checkpoint, "-o", "catalog.uri=http://127.0.0.1:1", "-o", f"table={TABLE}")
     assert f"not known   the epoch of table {TABLE}: " in said
-    assert "unless its target has it already" in said
+    assert "unless its target has the epoch already" in said
 
 
 @pytest.mark.parametrize("over", [True, False])

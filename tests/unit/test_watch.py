@@ -115,7 +115,7 @@ def test_once_is_status_and_the_newest_epochs(checkpoint):
     plan(checkpoint, 1, kafka(10, 4))
     said = run("watch", checkpoint, "--once").output
     assert "next start  plans epoch 2" in said
-    assert "epoch 1, over" in said
+    assert "epoch 1, completed" in said
     assert "; 14 offsets, 7.0 per second; watermark 1970-01-01T00:00:09" in said
 
 
