@@ -268,7 +268,7 @@ def _create_with_defaults(options: IcebergSinkOptions, catalog: Catalog, rows: p
         if refused is not None:
             warn_of_refused_properties(table, options, sorted(defaults.keys() - kept), refused)
         return table
-    raise AssertionError("the last attempt has no properties of ours")
+    raise AssertionError("the last attempt sets no optional properties")
 
 
 def _create(
