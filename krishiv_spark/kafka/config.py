@@ -95,6 +95,16 @@ _UNUSED = frozenset(
 _SECRET = re.compile(r"password$|client\.secret$|^(kafka\.)?sasl\.jaas\.config$")
 
 
+_SECRET_VALUES = (
+    "oauth_client_secret",
+    "sasl_plain_password",
+    "ssl_keystore_password",
+    "ssl_password",
+    "ssl_truststore_password",
+)
+"""Names in kafka-python, and of this package, of values that are secrets."""
+
+
 def _parse_servers(text: str) -> list[str]:
     servers = [server.strip() for server in text.split(",") if server.strip()]
     if not servers:
@@ -217,8 +227,14 @@ class KafkaConfig:
         return found
 
     def secrets(self) -> set[str]:
-        """Return the passwords among the settings, for texts that must not show them."""
-        return {text for key, text in self.settings if _SECRET.search(key)} - {""}
+        """Return the passwords among the settings, for texts that must not show them.
+
+        A password in ``sasl.jaas.config`` is returned alone too, without quotes and escapes.
+        """
+        given = {text for key, text in self.settings if _SECRET.search(key)}
+        parsed = {str(self.values[name]) for name in _SECRET_VALUES if name in self.values}
+        login = set[str]() if self.login is None else self.login.secrets()
+        return (given | parsed | login) - {""}
 
     @cached_property
     def login(self) -> OAuthLogin | None:

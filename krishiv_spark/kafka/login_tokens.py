@@ -15,7 +15,8 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
@@ -50,6 +51,9 @@ that has not yet read an authority's new key refuses its tokens for a moment."""
 _PAUSE_S = 1.0
 """Time during which the error of a failed attempt stands for the next one."""
 
+_MOST_SHOWN = 8
+"""Newest tokens that are hidden in the texts of brokers."""
+
 _COMMAND_S = 8.0
 _RETRIES, _RETRY_FACTOR = 2, 0.3
 _REDONE = (429, 500, 502, 503, 504)
@@ -70,17 +74,29 @@ class Token:
         text: The token itself, which is a secret.
         renew_s: Time from which a login should fetch a new one, by the monotonic clock.
         end_s: Time at which it expires.
+        parts: Parts of it that are secrets when they occur alone.
     """
 
     text: str = field(repr=False)
     renew_s: float
     end_s: float
+    parts: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
-    def with_life(cls, text: str, life_s: float) -> Token:
-        """Return a token that expires after some seconds from now."""
+    def with_life(cls, text: str, life_s: float, parts: Iterable[str] = ()) -> Token:
+        """Return a token that expires after some seconds from now.
+
+        Args:
+            text: The token itself.
+            life_s: Its life.
+            parts: Its secret parts.
+        """
         now_s = time.monotonic()
-        return cls(text, now_s + _SHARE_OF_LIFE * life_s, now_s + life_s)
+        return cls(text, now_s + _SHARE_OF_LIFE * life_s, now_s + life_s, tuple(parts))
+
+    def secrets(self) -> set[str]:
+        """Return the token and its secret parts, for texts that must not show them."""
+        return {self.text, *self.parts} - {""}
 
     def is_fresh(self) -> bool:
         """Return True if a login may use it without fetching a new one."""
@@ -122,6 +138,7 @@ class LoginTokens:
         self._fetch_token = fetch
         self._lock = threading.Lock()
         self._token: Token | None = None
+        self._shown: deque[Token] = deque(maxlen=_MOST_SHOWN)
         self._fetch: Future[Token] | None = None
         self._failure: tuple[float, str] = (0.0, "")
         self._trusted_until_s = 0.0
@@ -132,8 +149,11 @@ class LoginTokens:
         return self._token.text if self._token is not None else ""
 
     def secrets(self) -> set[str]:
-        """Return the newest token, for texts that must not show it."""
-        return {self.text} - {""}
+        """Return the secrets of the login and its newest tokens, for texts that must not show them.
+
+        A broker may repeat a token that it has refused, or that another has replaced meanwhile.
+        """
+        return self.login.secrets().union(*(token.secrets() for token in [*self._shown]))
 
     def get(self, within_s: float) -> Token:
         """Return a token for a login; wait until there is one.
@@ -178,6 +198,7 @@ class LoginTokens:
             self._failure = (time.monotonic(), why)
             if token is not None:
                 self._token = token
+                self._shown.append(token)
         self._settle(found, why)
 
     def _settle(self, found: Future[Token], why: str) -> None:
@@ -375,7 +396,7 @@ def _explain(error: Exception, login: OAuthLogin) -> str:
 
 def _describe(error: Exception, login: OAuthLogin) -> str:
     """Return the innermost reason: requests and urllib3 wrap it several times."""
-    return describe(getattr(_innermost(error), "reason", None) or error, [login.client_secret])
+    return describe(getattr(_innermost(error), "reason", None) or error, login.secrets())
 
 
 def _innermost(error: Exception) -> Exception:
@@ -391,7 +412,7 @@ def _check_answer(login: OAuthLogin, status: int, body: str) -> dict[str, Any]:
     if status == _OK:
         raise LoginTokenError(f"{login.origin} answers with something else than JSON")
     texts = (str((answer or {}).get(key, "")) for key in ("error", "error_description"))
-    said = ": ".join(filter(None, (excerpt(text, [login.client_secret])[:300] for text in texts)))
+    said = ": ".join(filter(None, (excerpt(text, login.secrets())[:300] for text in texts)))
     answered = f"HTTP {status}{', ' if said else ''}{said}"
     if _FIRST_ERROR <= status < _FIRST_OF_SERVER and status not in _REDONE:
         raise LoginTokenError(

@@ -81,7 +81,8 @@ def fetch_credentials(login: MskLogin) -> Token:
     else:
         if frozen is not None:
             text = json.dumps([frozen.access_key, frozen.secret_key, frozen.token, region])
-            return Token.with_life(text, _CACHED_S)
+            secret = (frozen.secret_key, frozen.token or "")
+            return Token.with_life(text, _CACHED_S, secret)
         why = f"{login.origin} has no credentials for this process: see 'aws configure list'"
     raise LoginTokenError(why)
 

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote_plus, unquote, urlsplit, urlunsplit
 
 __all__ = [
     "KNOWN_CLASSES",
@@ -131,8 +131,11 @@ class OAuthLogin:
         return f"the token file {self.file!r}" if self.file else f"the token endpoint {self.url}"
 
     def secrets(self) -> set[str]:
-        """Return the secret of the client, for texts that must not show it."""
-        return {self.client_secret} - {""}
+        """Return the secret of the client, for texts that must not show it.
+
+        An encoded secret is a secret of its own: its base64 is not that of the secret itself.
+        """
+        return {self.client_secret, quote_plus(self.client_secret)} - {""}
 
 
 def _name_setting(value: str) -> str:

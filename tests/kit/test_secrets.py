@@ -1,5 +1,7 @@
 """No secret in any part of an exception chain, a log line or a message, when the system fails."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from planted_sinks import leaking
@@ -49,6 +51,91 @@ class TestKafkaSource(TestKafka):
             schema=found.schema,
             row=found.row,
         )
+
+
+class KafkaLogin(TestKafkaSource):
+    """Settings of a login beside the cluster, in which the secret is."""
+
+    def connector(self, folder, address, secret):
+        found = super().connector(folder, address, secret)
+        kept = {key: text for key, text in found.options.items() if "sasl" not in key}
+        own = {f"kafka.{name}": text for name, text in self.login(folder, address, secret).items()}
+        return replace(found, options={**kept, **own})
+
+    def login(self, folder, address, secret):
+        raise NotImplementedError
+
+
+class TestKafkaClientSecret(KafkaLogin):
+    ways = ("refuses", "hangs up", "repeats")  # the token endpoint
+
+    def login(self, folder, address, secret):  # noqa: ARG002
+        return {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": f"http://{address}/token",
+            "sasl.oauthbearer.client.credentials.client.id": "spark",
+            "sasl.oauthbearer.client.credentials.client.secret": secret,
+        }
+
+
+class TestKafkaTokenInAFile(KafkaLogin):
+    def login(self, folder, address, secret):  # noqa: ARG002
+        (folder / "token").write_text(secret)
+        return {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": f"file://{folder}/token",
+        }
+
+
+class TestKafkaTokenOfACommand(KafkaLogin):
+    def login(self, folder, address, secret):  # noqa: ARG002
+        (folder / "token").write_text(secret)
+        return {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.command": f"cat {folder}/token",
+        }
+
+
+class TestKafkaKeyStore(KafkaLogin):
+    def login(self, folder, address, secret):  # noqa: ARG002
+        (folder / "store.p12").write_bytes(b"\x30\x82")
+        return {
+            "security.protocol": "SSL",
+            "ssl.truststore.location": str(folder / "store.p12"),
+            "ssl.truststore.password": secret,
+            "ssl.keystore.location": str(folder / "store.p12"),
+            "ssl.keystore.password": secret,
+            "ssl.key.password": secret,
+        }
+
+
+class TestKafkaAtMsk(KafkaLogin):
+    @pytest.fixture(autouse=True)
+    def environment(self, monkeypatch, tmp_path):
+        for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+    def login(self, folder, address, secret):  # noqa: ARG002
+        (folder / "credentials").write_text(
+            "[default]\naws_access_key_id = AKID\n"
+            f"aws_secret_access_key = {secret}\naws_session_token = {secret}\n"
+        )
+        return {"security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"}
+
+
+class TestSchemaRegistry(TestKafkaSource):
+    ways = ("refuses", "hangs up", "repeats")
+
+    def connector(self, folder, address, secret):
+        found = super().connector(folder, "127.0.0.1:1", secret)
+        avro = {
+            "valueFormat": "avro",
+            "registry.url": f"http://{address}",
+            "registry.timeout": "300ms",
+            "registry.basic.auth.user.info": f"user:{secret}",
+        }
+        return replace(found, options={**found.options, **avro})
 
 
 class TestIcebergCatalog(SecretConformance):

@@ -1,24 +1,29 @@
 """No secret is in any part of the chain of an error, whichever client fails, in whichever way."""
 
+import json
 import logging
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hostile_brokers import refusing_broker
 from hostile_servers import WAYS, failing
 from pydantic import BaseModel, ValidationError
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.iceberg.catalogs import open_table
 from krishiv_spark.iceberg.options import IcebergOptions
+from krishiv_spark.kafka import login_tokens
 from krishiv_spark.kafka.client import open_client
 from krishiv_spark.kafka.config import KafkaConfig
+from krishiv_spark.kafka.schemas.registry import RegistrySettings, SchemaRegistry
 from krishiv_spark.messages.exception_chains import raise_alone, scrub, walk
 from krishiv_spark.messages.redaction import without_secrets
 from krishiv_spark.runtime import contact
 from krishiv_spark.storage import Storage, StoreUrl, azure, s3
 from krishiv_spark.testing.processes.secret_roles import places_of
+from servers.token_server import make_certificate, running_token_server
 
 SECRET = "canary7f3a+b/c9d8e7"  # whose form in a URL is another one
 
@@ -174,6 +179,200 @@ def test_an_error_of_kafka_shows_no_secret(way, mechanism, tmp_path):
             open_client(KafkaConfig.from_settings(settings))
     assert caught.value.__context__ is None
     assert shown_by(caught.value) == set()
+
+
+MODULE = "org.apache.kafka.common.security"
+ESCAPED = SECRET.replace("/", '"/')
+"""A secret that a configuration of JAAS must write with an escape."""
+OF_TOKENS = "sasl.oauthbearer."
+OF_CLIENT = f"{OF_TOKENS}client.credentials.client."
+
+
+def of_tokens(**given):
+    return {"sasl.mechanism": "OAUTHBEARER", **given}
+
+
+def plain_in_jaas(_, __):
+    module = 'plain.PlainLoginModule required username="u" password'
+    return {
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f"{MODULE}.{module}={json.dumps(ESCAPED)};",
+    }, ESCAPED
+
+
+def scram(_, __):
+    given = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "u", "sasl.password": SECRET}
+    return given, SECRET
+
+
+def client_secret(_, server):
+    server.answer = 200, json.dumps({"access_token": "canary.of.tokens"})
+    own = {f"{OF_CLIENT}id": "spark", f"{OF_CLIENT}secret": SECRET}
+    return of_tokens(**own, **{f"{OF_TOKENS}token.endpoint.url": server.url}), SECRET
+
+
+def client_secret_in_jaas(_, server):
+    server.answer = 200, json.dumps({"access_token": "canary.of.tokens"})
+    entries = f'clientId="spark" clientSecret={json.dumps(ESCAPED)}'
+    return of_tokens(
+        **{
+            f"{OF_TOKENS}token.endpoint.url": server.url,
+            f"{OF_TOKENS}header.urlencode": "true",
+            "sasl.jaas.config": f"{MODULE}.oauthbearer.OAuthBearerLoginModule required {entries};",
+        }
+    ), ESCAPED
+
+
+def token_of_an_endpoint(folder, server):
+    given, _ = client_secret(folder, server)
+    server.answer = 200, json.dumps({"access_token": SECRET})
+    return given, SECRET
+
+
+def token_in_a_file(folder, _):
+    (folder / "token").write_text(SECRET)
+    return of_tokens(**{f"{OF_TOKENS}token.endpoint.url": f"file://{folder}/token"}), SECRET
+
+
+def token_of_a_command(folder, _):
+    (folder / "token").write_text(SECRET)
+    return of_tokens(**{f"{OF_TOKENS}token.command": f"cat {folder}/token"}), SECRET
+
+
+def passwords_of_stores(kind):
+    def given(folder, _):
+        (folder / "store.p12").write_bytes(b"\x30\x82")
+        files = make_certificate(folder)
+        stores = {
+            "ssl.truststore.location": str(files[0]),
+            "ssl.keystore.location": str(files[0]),
+            "ssl.keyfile": str(files[1]),
+        }
+        if kind != "key":
+            stores[f"ssl.{kind}.location"] = str(folder / "store.p12")
+        return {**scram(folder, None)[0], **stores, f"ssl.{kind}.password": SECRET}, SECRET
+
+    return given
+
+
+def msk(name):
+    def given(folder, _):
+        lines = {"aws_access_key_id": "AKID", "aws_secret_access_key": "of the other case"}
+        lines["aws_session_token"] = "of the other case, too"
+        lines[name] = SECRET
+        text = "".join(f"{key} = {value}\n" for key, value in lines.items())
+        (folder / "credentials").write_text(f"[default]\n{text}")
+        return {"sasl.mechanism": "AWS_MSK_IAM"}, SECRET
+
+    return given
+
+
+LOGINS = {
+    "PLAIN in JAAS": plain_in_jaas,
+    "SCRAM": scram,
+    "client secret": client_secret,
+    "client secret in JAAS": client_secret_in_jaas,
+    "token of an endpoint": token_of_an_endpoint,
+    "token in a file": token_in_a_file,
+    "token of a command": token_of_a_command,
+    "key store": passwords_of_stores("keystore"),
+    "trust store": passwords_of_stores("truststore"),
+    "key": passwords_of_stores("key"),
+    "MSK, secret key": msk("aws_secret_access_key"),
+    "MSK, session token": msk("aws_session_token"),
+}
+"""By login: a function of a folder and a token server that returns its settings and its secret."""
+
+
+@pytest.fixture(scope="module")
+def token_server():
+    with running_token_server() as found:
+        found.client = found.secret = "unused"
+        yield found
+
+
+@pytest.mark.parametrize("login", LOGINS)
+def test_a_broker_that_repeats_a_login_shows_no_secret_of_it(
+    login, token_server, tmp_path, monkeypatch, caplog
+):
+    caplog.set_level(logging.DEBUG, "krishiv_spark")
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    login_tokens._tokens.clear()
+    given, secret = LOGINS[login](tmp_path, token_server)
+    files = make_certificate(tmp_path)
+    with refusing_broker(f"I know {secret}", files) as broker:
+        settings = {
+            "bootstrap.servers": f"127.0.0.1:{broker.server_address[1]}",
+            "security.protocol": "SASL_SSL",
+            "ssl.truststore.location": str(files[0]),
+            "default.api.timeout.ms": "3000",
+            **given,
+        }
+        with pytest.raises(KrishivError) as caught:
+            open_client(KafkaConfig.from_settings(settings))
+    assert broker.asked or "store" in login or "key" in login, caught.value
+    texts = [text for _, text in places_of(caught.value)]
+    texts += [str(record.getMessage()) for record in caplog.records]
+    for text in texts:
+        assert without_secrets(text, [secret]) == text
+        assert "canary" not in text
+
+
+def test_tokens_that_a_broker_has_refused_or_another_has_replaced_are_hidden(token_server):
+    given, _ = token_of_an_endpoint(None, token_server)
+    config = KafkaConfig.from_settings(
+        {"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", **given}
+    )
+    tokens = login_tokens.LoginTokens(config.login, login_tokens.fetch_token)
+    texts = []
+    for number in range(3):
+        token_server.answer = 200, json.dumps({"access_token": f"token.number.{number}"})
+        texts.append(tokens.get(10).text)
+        tokens.record_refusal()
+    assert tokens.text == ""
+    assert {*texts, SECRET} <= tokens.secrets()
+
+
+def test_a_login_with_an_assertion_is_refused_without_its_value():
+    for name in ("assertion.private.key.passphrase", "assertion.private.key.file"):
+        settings = {"bootstrap.servers": "h:1", f"{OF_TOKENS}{name}": SECRET}
+        with pytest.raises(ValueError, match="assertion") as caught:
+            KafkaConfig.from_settings(settings)
+        assert shown_by(caught.value) <= {"locals"}
+
+
+REGISTRY_LOGINS = {
+    "user and password": {"basic.auth.user.info": f"user:{SECRET}"},
+    "token": {
+        "bearer.auth.credentials.source": "STATIC_TOKEN",
+        "bearer.auth.token": SECRET,
+        "bearer.auth.logical.cluster": "lsrc-1",
+        "bearer.auth.identity.pool.id": "pool-1",
+    },
+    "address": {"url": "http://user:{}@{{}}".format(SECRET.replace("/", "%2F"))},
+}
+
+
+@pytest.mark.parametrize("way", ["refused", "reset", "401 that repeats", "500 that repeats"])
+@pytest.mark.parametrize("login", REGISTRY_LOGINS)
+def test_an_error_of_a_schema_registry_shows_no_secret(login, way, tmp_path, caplog):
+    with failing(way, tmp_path) as (url, _):
+        host = url.rpartition("/")[2]
+        given = {"url": url, "timeout": "300ms", **REGISTRY_LOGINS[login]}
+        given["url"] = given["url"].format(host)
+        settings = RegistrySettings.from_options(
+            {f"registry.{name}": text for name, text in given.items()}
+        )
+        with pytest.raises(KrishivError) as caught:
+            SchemaRegistry(settings).find(1)
+    texts = [text for _, text in places_of(caught.value)]
+    texts += [record.getMessage() for record in caplog.records]
+    for text in texts:
+        assert without_secrets(text, [SECRET]) == text
+    assert settings.hide(f"it is {SECRET}") == "it is ***"
 
 
 def failed_in_layers():

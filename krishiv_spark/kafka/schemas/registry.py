@@ -140,8 +140,16 @@ class RegistrySettings:
         )
 
     def secrets(self) -> set[str]:
-        """Return the secrets among the settings, for texts that must not show them."""
-        return {text for name, text in self.values if name in SECRET_SETTINGS} - {""}
+        """Return the secrets among the settings, for texts that must not show them.
+
+        A password is returned alone too, without the user before it.
+        """
+        given = dict(self.values)
+        found = {given[name] for name in SECRET_SETTINGS if name in given}
+        found.add(given.get("basic.auth.user.info", "").partition(":")[2])
+        for name in ("url", "proxy"):
+            found |= {_find_password(each) for each in given.get(name, "").split(",")}
+        return found - {""}
 
     @property
     def url(self) -> str:
@@ -151,6 +159,11 @@ class RegistrySettings:
     def hide(self, text: str) -> str:
         """Return a text without the secrets of the settings."""
         return redact(text, self.secrets())
+
+
+def _find_password(address: str) -> str:
+    """Return the password in an address; empty if there is none."""
+    return address.rpartition("@")[0].rpartition("//")[2].partition(":")[2]
 
 
 def _nearest(name: str, names: list[str]) -> str:
