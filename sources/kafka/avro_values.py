@@ -21,6 +21,7 @@ from krishiv_spark.errors import OffsetError, OptionError, SchemaError
 from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
 from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
 from krishiv_spark.kafka.schemas.registry import (
+    Part,
     RegisteredSchema,
     RegistrySettings,
     SchemaRegistry,
@@ -30,59 +31,67 @@ from krishiv_spark.sources.kafka.offset import ValueSchema
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.values import ParsedValues, UnknownFields
 
-__all__ = ["AvroValues", "check_pinned", "find_value_schema", "list_fields", "pin"]
+__all__ = ["AvroValues", "check_pinned", "find_schema", "is_record", "list_fields", "pin"]
 
+_PREFIXES = {"value": "", "key": "key."}
 _ONLY_FIELD = "value"
 """The column of values that are no records."""
 
 
-def find_value_schema(options: KafkaSourceOptions) -> RegisteredSchema:
-    """Return the reader's schema that the options name. Driver; asks the registry.
+def find_schema(options: KafkaSourceOptions, part: Part = "value") -> RegisteredSchema:
+    """Return the reader's schema of values or keys, which the registry has. Driver.
 
     Raises:
         OptionError: If the options do not determine the subject.
         SchemaError: If the registry does not have it, or it is no Avro schema.
     """
-    settings = _settings(options)
-    found = open_registry(settings).find_version(_subject(options, settings), settings.version)
+    settings, subject = _settings(options, part), _subject(options, part)
+    found = open_registry(settings).find_version(subject, settings.choose(part)[1])
     if found.kind != "avro":
         raise SchemaError(
-            f"the subject {_subject(options, settings)!r} has a schema of the form {found.kind}, "
-            "and 'valueFormat' is 'avro'"
+            f"the subject {subject!r} has a schema of the form {found.kind}, "
+            f"and '{part}Format' is 'avro'"
         )
     return found
 
 
-def _settings(options: KafkaSourceOptions) -> RegistrySettings:
+def _settings(options: KafkaSourceOptions, part: Part) -> RegistrySettings:
     if options.registry is None:
         raise OptionError(
-            f"{options.format_name}: 'valueFormat' = 'avro' needs the option 'registry.url', the "
+            f"{options.format_name}: '{part}Format' = 'avro' needs the option 'registry.url', the "
             "address of the schema registry"
         )
     return options.registry
 
 
-def _subject(options: KafkaSourceOptions, settings: RegistrySettings) -> str:
+def _subject(options: KafkaSourceOptions, part: Part) -> str:
     topics = {*(options.subscribe or ()), *(tp.topic for tp in options.assign or ())}
-    if settings.subject is not None:
-        return settings.subject
+    subject, _ = _settings(options, part).choose(part)
+    if subject is not None:
+        return subject
     if len(topics) != 1:
         raise OptionError(
             f"{options.format_name}: name the subject of the reader's schema by the option "
-            "'registry.subject'; only for a single topic it is '<topic>-value' by default"
+            f"'registry.{_PREFIXES[part]}subject'; only for a single topic it is '<topic>-{part}' "
+            "by default"
         )
-    return f"{next(iter(topics))}-value"
+    return f"{next(iter(topics))}-{part}"
 
 
-def pin(schema: RegisteredSchema, options: KafkaSourceOptions) -> ValueSchema:
+def pin(schema: RegisteredSchema, options: KafkaSourceOptions, part: Part = "value") -> ValueSchema:
     """Return what a position records of the reader's schema."""
-    subject = _subject(options, _settings(options))
+    subject = _subject(options, part)
     return ValueSchema(
         subject=subject, version=schema.version, id=schema.id, fingerprint=schema.fingerprint
     )
 
 
-def check_pinned(known: ValueSchema | None, now: ValueSchema, options: KafkaSourceOptions) -> None:
+def check_pinned(
+    known: ValueSchema | None,
+    now: ValueSchema,
+    options: KafkaSourceOptions,
+    part: Part = "value",
+) -> None:
     """Check that a query goes on with its reader's schema, unless the user names another version.
 
     Raises:
@@ -96,10 +105,11 @@ def check_pinned(known: ValueSchema | None, now: ValueSchema, options: KafkaSour
             "query began: a version never changes, so this is another registry, or one that was "
             "restored from an older copy"
         )
-    if _settings(options).version is None:
+    if _settings(options, part).choose(part)[1] is None:
         raise OffsetError(
             f"the query reads {known.subject!r} with version {known.version} of its schema, and "
-            f"the newest is version {now.version} of {now.subject!r}: set 'registry.version' = "
+            f"the newest is version {now.version} of {now.subject!r}: set "
+            f"'registry.{_PREFIXES[part]}version' = "
             f"'{known.version}' to continue with the columns of before, or "
             f"'{now.version}' to continue with the new ones"
         )
@@ -118,8 +128,13 @@ def list_fields(schema: RegisteredSchema) -> tuple[pa.Field, ...]:
     return (pa.field(_ONLY_FIELD, kind.arrow, nullable=kind.is_nullable),)
 
 
+def is_record(schema: RegisteredSchema) -> bool:
+    """Return True if the values of a reader's schema have fields."""
+    return pa.types.is_struct(_parse(schema).arrow)
+
+
 class AvroValues:
-    """The parser of Avro values.
+    """The parser of Avro values, or keys.
 
     Args:
         settings: The registry.
@@ -133,7 +148,7 @@ class AvroValues:
         self, settings: RegistrySettings, reader: RegisteredSchema, fields: Sequence[pa.Field]
     ) -> None:
         self._registry: SchemaRegistry = open_registry(settings)
-        self._is_record = pa.types.is_struct(_parse(reader).arrow)
+        self._is_record = is_record(reader)
         self._reader = _select(_parse(reader), {each.name for each in fields})
         self._schema = pa.schema([each.with_nullable(nullable=True) for each in fields])
         self._decoders: dict[int, AvroDecoder | str] = {}

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class ValueSchema(Value):
-    """The schema in a registry with which a query reads values.
+    """The schema in a registry with which a query reads values, or keys.
 
     Attributes:
         subject: Its subject.
@@ -70,6 +70,7 @@ class KafkaOffset(Offset):
             timestamp in the other partitions when they were first read.
         idle: Partitions that the watermark does not wait for.
         value_schema: The reader's schema of values from a schema registry.
+        key_schema: The reader's schema of keys from a schema registry.
     """
 
     kind = "kafka"
@@ -85,13 +86,15 @@ class KafkaOffset(Offset):
     quiet: ByPartition = Field(default_factory=dict)
     idle: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     value_schema: ValueSchema | None = None
+    key_schema: ValueSchema | None = None
 
     @override
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object, without empty fields."""
         found = {key: value for key, value in super().to_dict().items() if value != {}}
-        if self.value_schema is None:
-            found.pop("value_schema", None)
+        for name in ("value_schema", "key_schema"):
+            if found.get(name) is None:
+                found.pop(name, None)
         return found
 
 

@@ -18,7 +18,7 @@ from typing_extensions import Self
 from krishiv_spark.arrow.cast import Zone
 from krishiv_spark.kafka.config import KafkaOptions
 from krishiv_spark.kafka.records.scanner import INFLATED_BYTES
-from krishiv_spark.kafka.schemas.registry import SECRET_SETTINGS, RegistrySettings
+from krishiv_spark.kafka.schemas.registry import SECRET_SETTINGS, Part, RegistrySettings
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.sources.base import SourceOptions
@@ -273,6 +273,11 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         description="Replace the columns by the fields of JSON values (`json`, with `valueSchema`) "
         "or Avro values (`avro`, with `registry.url`).",
     )
+    key_format: Literal["raw", "avro"] = Field(
+        default="raw",
+        description="Decode keys: the column `key` has the fields of the Avro schema in the "
+        "registry (`avro`), as a STRUCT.",
+    )
     registry: Annotated[RegistrySettings | None, BeforeValidator(_registry)] = Field(
         default=None,
         validation_alias="registry.url",
@@ -410,6 +415,12 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         return self
 
     @property
+    def avro_parts(self) -> tuple[Part, ...]:
+        """The parts of a record that are Avro."""
+        values: tuple[Part, ...] = ("value",) if self.value_format == "avro" else ()
+        return (*values, "key") if self.key_format == "avro" else values
+
+    @property
     def committed(self) -> bool:
         """True if only rows of committed transactions are read."""
         return self.isolation == "read_committed"
@@ -485,17 +496,20 @@ def _check_rows(options: KafkaSourceOptions) -> None:
         )
     if options.max_skew is not None and options.event_time is None:
         raise ValueError("option 'maxSkew' needs the option 'eventTime' = 'timestamp'")
-    if options.value_format == "avro" and options.registry is None:
-        raise ValueError("option 'valueFormat' = 'avro' needs the option 'registry.url'")
-    json, both, avro = ("json",), ("json", "avro"), ("avro",)
+    for part in options.avro_parts if options.registry is None else ():
+        raise ValueError(f"option '{part}Format' = 'avro' needs the option 'registry.url'")
+    if options.registry is not None and not options.avro_parts:
+        raise ValueError(
+            "option 'registry.url' needs the option 'valueFormat' = 'avro' or 'keyFormat' = 'avro'"
+        )
+    json, both = ("json",), ("json", "avro")
     for name, is_used, forms in (
         ("valueSchema", options.value_schema is not None, json),
-        ("badRecords", options.bad_records != "fail", both),
+        ("badRecords", options.bad_records != "fail" and options.key_format == "raw", both),
         ("nullValues", options.null_values is not None, both),
         ("unknownFields", options.unknown_fields != "ignore", json),
         ("timeZone", options.time_zone is not None, json),
         ("epochUnit", options.epoch_unit is not None, json),
-        ("registry.url", options.registry is not None, avro),
     ):
         if is_used and options.value_format not in forms:
             wanted = " or ".join(map(repr, forms))

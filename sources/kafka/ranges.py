@@ -22,7 +22,8 @@ class OffsetRange:
         start: First offset.
         end: Last offset, exclusive.
         epoch: Leader epoch of the leader that returned `end`; -1 if it is unknown.
-        schema_id: Id of the reader's schema in the schema registry; None without a registry.
+        schema_id: Id of the reader's schema of values in the schema registry; None without one.
+        key_schema_id: Likewise of keys.
     """
 
     tp: TopicPartition
@@ -31,6 +32,7 @@ class OffsetRange:
     end: int
     epoch: int = -1
     schema_id: int | None = None
+    key_schema_id: int | None = None
 
     @property
     def size(self) -> int:

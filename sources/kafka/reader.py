@@ -30,7 +30,7 @@ from krishiv_spark.sources.kafka.ranges import OffsetRange, TaskRanges, spread_o
 from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
 
 if TYPE_CHECKING:
-    from krishiv_spark.kafka.schemas.registry import RegisteredSchema
+    from krishiv_spark.kafka.schemas.registry import Part, RegisteredSchema
     from krishiv_spark.sources.kafka.group import ConsumerGroupMirror
     from krishiv_spark.sources.kafka.planner import BatchPlanner
 
@@ -53,20 +53,20 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         super().__init__(options, schema, streaming=streaming)
         self._cached_planner: BatchPlanner | None = None
         self._cached_group: ConsumerGroupMirror | None = None
-        self._cached_schema: RegisteredSchema | None = None
+        self._cached_schemas: dict[Part, RegisteredSchema] | None = None
         self._positions = _make_cache()
         # Taken before Spark reads the checkpoint: a driver that started later has a later position.
         self._since_ms = time.time_ns() // 1_000_000
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader with every batch; executors plan nothing.
-        left_out = dict.fromkeys(("_cached_planner", "_cached_group", "_cached_schema"))
+        left_out = dict.fromkeys(("_cached_planner", "_cached_group", "_cached_schemas"))
         return {**self.__dict__, **left_out, "_positions": _make_cache()}
 
     @override
     def infer_schema(self) -> pa.Schema:
         """Return Kafka's columns, or those of the values. Only Avro needs a request."""
-        return KafkaRowSchema.from_options(self.options, self._value_schema()).schema
+        return KafkaRowSchema.from_options(self.options, *self._find_schemas()).schema
 
     # --- positions
 
@@ -77,7 +77,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         The planner of the first batch resolves it to offsets, which the batch's end contains.
         """
         # An error in the columns is raised before any batch is planned.
-        self._row_schema(self._value_schema()).check()
+        self._row_schema(*self._find_schemas()).check()
         if self.streaming:
             _refuse_ends(self.options)
         where = self.options.start(streaming=self.streaming)
@@ -89,14 +89,14 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
 
         If a group is given, commit `start` to it: the batch that ended there is complete.
         """
-        pinned = self._pin(start.value_schema)
+        pinned = self._pin(start)
         planner, position = self._planner(), self._position_of(start)
         if self.options.group_id is not None and start.at is None:
             self._group_mirror(self.options.group_id).commit(position.offsets)
         end = planner.plan_end(position, limit)
         if end is position:
             return start
-        return end.to_offset().model_copy(update={"value_schema": pinned})
+        return end.to_offset().model_copy(update=pinned)
 
     def start_from_offset(self, offset: Mapping[str, Any]) -> KafkaOffset:
         """Start where another query ended; see `SupportsBackfillTarget`. Sends no request."""
@@ -147,12 +147,12 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
     def plan(self, start: KafkaOffset, end: KafkaOffset) -> Sequence[TaskRanges]:
         if start == end:
             return []
-        pinned = self._pin(end.value_schema)
-        schema_id = None if pinned is None else pinned.id
+        pinned = self._pin(end)
+        schema_ids = [found and found.id for found in pinned.values()]
         before, after = self._position_of(start), self._position_of(end)
         begins = {**before.offsets, **after.began}
         ranges = (
-            OffsetRange(tp, end.ids.get(tp.topic, ""), begins[tp], *position, schema_id)
+            OffsetRange(tp, end.ids.get(tp.topic, ""), begins[tp], *position, *schema_ids)
             for tp, position in after.read.items()
         )
         return spread_over_tasks(
@@ -169,7 +169,10 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         from krishiv_spark.sources.kafka.fetcher import Fetcher, FetchRules
 
         warm_ahead()
-        row_schema = self._row_schema(self._find_schema(partition[0].schema_id))
+        read = partition[0]
+        row_schema = self._row_schema(
+            self._find_schema(read.schema_id), self._find_schema(read.key_schema_id)
+        )
         rules = FetchRules(
             columns=row_schema.kafka_columns,
             committed=self.options.committed,
@@ -182,33 +185,42 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
             yield from row_schema.convert(batch)
         row_schema.report()
 
-    def _row_schema(self, value_schema: RegisteredSchema | None) -> KafkaRowSchema:
+    def _row_schema(
+        self, value_schema: RegisteredSchema | None, key_schema: RegisteredSchema | None
+    ) -> KafkaRowSchema:
         if self.schema is None:
-            return KafkaRowSchema.from_options(self.options, value_schema)
-        return KafkaRowSchema.from_schema(self.options, self.schema, value_schema)
+            return KafkaRowSchema.from_options(self.options, value_schema, key_schema)
+        return KafkaRowSchema.from_schema(self.options, self.schema, value_schema, key_schema)
 
-    # --- schemas of values
+    # --- schemas of values and keys
 
-    def _value_schema(self) -> RegisteredSchema | None:
-        """Return the reader's schema in the registry; None for other values. Driver."""
-        if self.options.value_format != "avro":
-            return None
-        if self._cached_schema is None:
-            from krishiv_spark.sources.kafka.avro_values import find_value_schema
+    def _find_schemas(self) -> tuple[RegisteredSchema | None, RegisteredSchema | None]:
+        """Return the reader's schemas of values and keys; None for those of other forms. Driver."""
+        if self._cached_schemas is None:
+            self._cached_schemas = {}
+            for part in self.options.avro_parts:
+                from krishiv_spark.sources.kafka.avro_values import find_schema
 
-            self._cached_schema = find_value_schema(self.options)
-        return self._cached_schema
+                self._cached_schemas[part] = find_schema(self.options, part)
+        return self._cached_schemas.get("value"), self._cached_schemas.get("key")
 
-    def _pin(self, known: ValueSchema | None) -> ValueSchema | None:
-        """Return the reader's schema as a position records it, after a check of the known one."""
-        found = self._value_schema()
-        if found is None:
-            return None
-        from krishiv_spark.sources.kafka.avro_values import check_pinned, pin
+    def _pin(self, known: KafkaOffset) -> dict[str, ValueSchema | None]:
+        """Return the reader's schemas as a position records them, after a check of the known ones.
 
-        now = pin(found, self.options)
-        check_pinned(known, now, self.options)
-        return now
+        Returns:
+            By the names of `KafkaOffset`: that of values, then that of keys.
+        """
+        pinned: dict[str, ValueSchema | None] = {"value_schema": None, "key_schema": None}
+        parts: tuple[Part, Part] = ("value", "key")
+        for part, found in zip(parts, self._find_schemas(), strict=True):
+            if found is not None:
+                from krishiv_spark.sources.kafka.avro_values import check_pinned, pin
+
+                now = pin(found, self.options, part)
+                before = known.key_schema if part == "key" else known.value_schema
+                check_pinned(before, now, self.options, part)
+                pinned[f"{part}_schema"] = now
+        return pinned
 
     def _find_schema(self, schema_id: int | None) -> RegisteredSchema | None:
         """Return the reader's schema by its id. Executor."""

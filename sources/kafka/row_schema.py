@@ -32,6 +32,7 @@ from krishiv_spark.sources.kafka.values import (
 
 if TYPE_CHECKING:
     from krishiv_spark.kafka.schemas.registry import RegisteredSchema
+    from krishiv_spark.sources.kafka.avro_keys import AvroKeys
 
 __all__ = ["KafkaRowSchema", "parse_fields"]
 
@@ -48,6 +49,8 @@ class KafkaRowSchema:
         schema: All columns. Kafka's columns may have other types, to which they are cast.
         fields: The columns that are fields of JSON values.
         known: All declared fields of JSON values, including fields that are not read.
+        value_schema: The reader's schema of Avro values.
+        key_schema: The reader's schema of Avro keys.
     """
 
     options: KafkaSourceOptions
@@ -55,29 +58,34 @@ class KafkaRowSchema:
     fields: tuple[pa.Field, ...]
     known: tuple[pa.Field, ...] = ()
     value_schema: RegisteredSchema | None = None
+    key_schema: RegisteredSchema | None = None
 
     @classmethod
     def from_options(
-        cls, options: KafkaSourceOptions, value_schema: RegisteredSchema | None = None
+        cls,
+        options: KafkaSourceOptions,
+        value_schema: RegisteredSchema | None = None,
+        key_schema: RegisteredSchema | None = None,
     ) -> KafkaRowSchema:
         """Return the columns for a read without a schema.
 
         Args:
             options: The options of the source.
             value_schema: The reader's schema of Avro values.
+            key_schema: The reader's schema of Avro keys.
 
         Raises:
             OptionError: If the fields of JSON values are not given, or the option 'columns' names
                 a column that does not exist.
         """
         fields = _value_fields(options, value_schema)
-        every = _all_columns(options, fields)
+        every = _all_columns(options, fields, key_schema)
         usual = [f for f in every if _is_default(options, f, fields)]
         names = options.columns or [field.name for field in usual]
         schema = select_columns(every, names, options.format_name)
         _check_readable(options, fields)
         chosen = tuple(field for field in fields if field.name in names)
-        return cls(options, schema, chosen, fields, value_schema)
+        return cls(options, schema, chosen, fields, value_schema, key_schema)
 
     @classmethod
     def from_schema(
@@ -85,6 +93,7 @@ class KafkaRowSchema:
         options: KafkaSourceOptions,
         schema: pa.Schema,
         value_schema: RegisteredSchema | None = None,
+        key_schema: RegisteredSchema | None = None,
     ) -> KafkaRowSchema:
         """Return the columns for a schema: the user's, or the inferred one that Spark returns.
 
@@ -92,6 +101,7 @@ class KafkaRowSchema:
             options: The options of the source.
             schema: All columns.
             value_schema: The reader's schema of Avro values.
+            key_schema: The reader's schema of Avro keys.
 
         Raises:
             SchemaError: If it has a column that does not exist, or lacks `_raw` although the
@@ -99,8 +109,8 @@ class KafkaRowSchema:
             OptionError: If the fields in the options cannot be read.
         """
         if options.value_format == "raw":
-            _check_kafka_columns(schema)
-            return cls(options, schema, ())
+            _check_kafka_columns(schema, [each.name for each in _added_columns(options)])
+            return cls(options, schema, (), key_schema=key_schema)
         _check_has_column(
             schema, options.bad_records == "divert", "badRecords", RAW_COLUMN, "BINARY"
         )
@@ -115,7 +125,8 @@ class KafkaRowSchema:
         if named is not None:  # Spark may return them as nullable, because of bad values
             fields = tuple(f.with_nullable(named[f.name]) for f in fields)
         _check_readable(options, fields if known is None else known)
-        return cls(options, schema, fields, fields if known is None else known, value_schema)
+        every = fields if known is None else known
+        return cls(options, schema, fields, every, value_schema, key_schema)
 
     def check(self) -> None:
         """Check that Kafka's columns can be cast to the types of the schema.
@@ -124,6 +135,8 @@ class KafkaRowSchema:
             SchemaError: If one cannot.
         """
         own = {field.name for field in self.fields}
+        if self.key_schema is not None:
+            own.add("key")
         wanted = [f for f in self.schema if f.name in SCHEMA.names and f.name not in own]
         conform(pa.RecordBatch.from_pylist([], SCHEMA), pa.schema(wanted))
 
@@ -132,11 +145,28 @@ class KafkaRowSchema:
         """The columns of Kafka to decode."""
         own = {field.name for field in self.fields}
         found = {name for name in self.schema.names if name not in own} & {*SCHEMA.names}
+        if self._reads_keys:
+            found |= {"key", *POSITION_COLUMNS}
         return frozenset(found | {"value", *POSITION_COLUMNS} if self._has_form else found)
 
     @property
     def _has_form(self) -> bool:
         return self.options.value_format != "raw"
+
+    @property
+    def _reads_keys(self) -> bool:
+        names = {"key", *(each.name for each in _added_columns(self.options))}
+        return self.key_schema is not None and not names.isdisjoint(self.schema.names)
+
+    @cached_property
+    def _keys(self) -> AvroKeys | None:
+        if self.key_schema is None or self.options.registry is None or not self._reads_keys:
+            return None
+        from krishiv_spark.sources.kafka.avro_keys import AvroKeys, key_field
+
+        at = self.schema.get_field_index("key")
+        kind = self.schema.field(at).type if at >= 0 else key_field(self.key_schema).type
+        return AvroKeys(self.options.registry, self.key_schema, kind, self.options.bad_records)
 
     @cached_property
     def _decoder(self) -> ValueDecoder:
@@ -161,16 +191,19 @@ class KafkaRowSchema:
         """Convert rows of Kafka to the columns. Executor.
 
         Raises:
-            SchemaError: If a value is bad or has unknown fields, and the options make that an
-                error.
+            SchemaError: If a value is bad or has unknown fields, or a key is bad, and the options
+                make that an error.
         """
-        if not self._has_form:
+        keys = self._keys
+        if keys is None and not self._has_form:
             yield batch
             return
         rows = max(len(batch) * _JSON_BYTES // max(batch.nbytes, 1), 1)
         for begin in range(0, len(batch), rows):
             part = batch.slice(begin, rows)
-            yield self._decoder.decode(part)
+            if keys is not None:
+                part = keys.decode(part)
+            yield self._decoder.decode(part) if self._has_form else part.select(self.schema.names)
 
 
 def _json_rules(options: KafkaSourceOptions) -> JsonRules:
@@ -229,6 +262,8 @@ def _added_columns(options: KafkaSourceOptions) -> list[pa.Field]:
     found = []
     if options.bad_records == "divert":
         found.append(pa.field(ERROR_COLUMN, pa.string()))
+        if options.key_format == "avro":
+            found.append(pa.field("_raw_key", pa.binary()))
     if options.unknown_fields == "keep":
         found.append(pa.field(UNKNOWN_COLUMN, pa.string()))
     return found
@@ -258,10 +293,20 @@ def _value_fields(
         raise OptionError(f"{options.format_name}: option 'valueSchema': {error}") from None
 
 
-def _all_columns(options: KafkaSourceOptions, fields: tuple[pa.Field, ...]) -> pa.Schema:
+def _all_columns(
+    options: KafkaSourceOptions,
+    fields: tuple[pa.Field, ...],
+    key_schema: RegisteredSchema | None,
+) -> pa.Schema:
+    kafka = _kafka_columns(key_schema)
     if options.value_format == "raw":
-        return SCHEMA
+        return pa.schema([*kafka, *_added_columns(options)])
     own = {field.name for field in fields}
+    if key_schema is not None and "key" in own:
+        raise SchemaError(
+            "'key' is among the fields of the values, and is the column of the keys: omit the "
+            "option 'keyFormat'"
+        )
     if RAW_COLUMN in own or (options.unknown_fields == "keep" and UNKNOWN_COLUMN in own):
         name = RAW_COLUMN if RAW_COLUMN in own else UNKNOWN_COLUMN
         raise SchemaError(
@@ -271,8 +316,16 @@ def _all_columns(options: KafkaSourceOptions, fields: tuple[pa.Field, ...]) -> p
     if options.bad_records != "fail" or options.null_values == "keep":
         fields = tuple(field.with_nullable(nullable=True) for field in fields)
     # Fields of the values take precedence, so that a column name keeps its meaning.
-    others = [pa.field(RAW_COLUMN, pa.binary()), *_added_columns(options), *SCHEMA]
+    others = [pa.field(RAW_COLUMN, pa.binary()), *_added_columns(options), *kafka]
     return pa.schema([*fields, *(each for each in others if each.name not in own)])
+
+
+def _kafka_columns(key_schema: RegisteredSchema | None) -> list[pa.Field]:
+    if key_schema is None:
+        return [*SCHEMA]
+    from krishiv_spark.sources.kafka.avro_keys import key_field
+
+    return [key_field(key_schema) if each.name == "key" else each for each in SCHEMA]
 
 
 def _is_default(options: KafkaSourceOptions, field: pa.Field, fields: tuple[pa.Field, ...]) -> bool:
@@ -281,13 +334,15 @@ def _is_default(options: KafkaSourceOptions, field: pa.Field, fields: tuple[pa.F
     if options.value_format == "raw":
         return True
     own = {*(each.name for each in fields), *(each.name for each in _added_columns(options))}
+    if options.key_format == "avro":
+        own.add("key")
     return field.name in own or (field.name == RAW_COLUMN and options.bad_records == "divert")
 
 
-def _check_kafka_columns(schema: pa.Schema) -> None:
+def _check_kafka_columns(schema: pa.Schema, added: Collection[str]) -> None:
     there_are = f"there are {', '.join(SCHEMA.names)}"
     for name in schema.names:
-        if name not in SCHEMA.names:
+        if name not in SCHEMA.names and name not in added:
             raise SchemaError(
                 f"the schema has a column {name!r}, which Kafka does not have; "
                 f"{did_you_mean(name, SCHEMA.names, there_are)}. To read fields of JSON values, "

@@ -30,6 +30,7 @@ __all__ = [
     "ValueDecoder",
     "ValueParser",
     "ValuePolicies",
+    "locate",
 ]
 
 RAW_COLUMN, ERROR_COLUMN, UNKNOWN_COLUMN = "_raw", "_error", "_unknown"
@@ -210,7 +211,7 @@ class ValueDecoder:
             return batch
         if self._policies.null in {None, "keep"} and self._required is not None:
             raise SchemaError(
-                f"{_locate(batch, pc.index(values.is_null(), True).as_py())}: the record has no "
+                f"{locate(batch, pc.index(values.is_null(), True).as_py())}: the record has no "
                 f"value (a tombstone), and the column {self._required!r} is NOT NULL: set the "
                 "option 'nullValues' to 'drop' or 'bad'; or to 'keep', with a schema in which no "
                 "field is NOT NULL"
@@ -220,7 +221,7 @@ class ValueDecoder:
                 "%s: %d of %d records have no value (tombstones) and become rows with nulls in "
                 "the fields of the values; set the option 'nullValues' to 'keep' if that is "
                 "intended, or to 'drop' or 'bad'. Later ones of this task are not logged",
-                _locate(batch, pc.index(values.is_null(), True).as_py()),
+                locate(batch, pc.index(values.is_null(), True).as_py()),
                 values.null_count,
                 len(batch),
             )
@@ -254,7 +255,7 @@ class ValueDecoder:
         bad = np.flatnonzero(is_bad)
         self._counts.bad += len(bad)
         text = (
-            f"{_locate(batch, int(bad[0]))}: the {self._parser.form} value "
+            f"{locate(batch, int(bad[0]))}: the {self._parser.form} value "
             f"{self._parser.explain(batch.column('value')[int(bad[0])].as_py())}; "
             f"{len(bad)} of the {len(batch)} values around it cannot be read"
         )
@@ -285,7 +286,9 @@ class ValueDecoder:
             texts = pa.array([f"the {form} value {reason}" for reason in reasons], pa.string())
             where = np.full(len(values), -1)
             where[bad] = np.arange(len(bad))
-            yield ERROR_COLUMN, texts.take(pa.array(where, mask=~is_bad))
+            found = texts.take(pa.array(where, mask=~is_bad))
+            of_keys = batch.schema.get_field_index(ERROR_COLUMN)
+            yield ERROR_COLUMN, pc.coalesce(found, batch.column(of_keys)) if of_keys >= 0 else found
 
     # --- unknown fields
 
@@ -307,7 +310,7 @@ class ValueDecoder:
         if counted and self._policies.unknown == "fail":
             names = ", ".join(list(counted)[:_MOST_SHOWN])
             raise SchemaError(
-                f"{_locate(batch, int(readable[found.rows.min()]))}: the {self._parser.form} "
+                f"{locate(batch, int(readable[found.rows.min()]))}: the {self._parser.form} "
                 f"value has fields that the schema does not have: {names}. Add "
                 "them to the schema, or set the option 'unknownFields' to 'ignore', 'count' or "
                 "'keep'"
@@ -328,6 +331,7 @@ def _shorten(name: str) -> str:
     return repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...")
 
 
-def _locate(batch: pa.RecordBatch, row: int) -> str:
+def locate(batch: pa.RecordBatch, row: int) -> str:
+    """Return the position of a row, for messages."""
     topic, partition, offset = (batch.column(name)[row] for name in POSITION_COLUMNS)
     return f"{topic}-{partition} at offset {offset}"

@@ -12,7 +12,7 @@ from krishiv_spark.kafka.schemas.registry import RegistrySettings, SchemaRegistr
 from krishiv_spark.sources.kafka.avro_values import (
     AvroValues,
     check_pinned,
-    find_value_schema,
+    find_schema,
     list_fields,
     pin,
 )
@@ -42,7 +42,7 @@ def options(registry, topic, **more):  # noqa: F811
 
 def reader_of(registry, topic, **more):  # noqa: F811
     found = options(registry, topic, **more)
-    schema = find_value_schema(found)
+    schema = find_schema(found)
     return AvroValues(found.registry, schema, list_fields(schema)), schema
 
 
@@ -81,7 +81,7 @@ def test_a_schema_that_refers_to_another(registry, topic):  # noqa: F811
     outer = record(ID, {"name": "inner", "type": "Inner"})
     reference = SchemaReference("Inner", f"{topic}-inner", 1)
     registry.register(f"{topic}-value", outer, references=[reference])
-    schema = find_value_schema(options(registry, topic))
+    schema = find_schema(options(registry, topic))
     assert [each.name for each in list_fields(schema)] == ["id", "inner"]
     assert list_fields(schema)[1].type == pa.struct([pa.field("x", pa.int32(), nullable=False)])
 
@@ -117,44 +117,44 @@ def test_a_writer_that_does_not_fit_the_reader_is_a_bad_value(registry, topic): 
 def test_a_query_stays_with_its_schema_until_the_user_decides(registry, topic):  # noqa: F811
     registry.register(f"{topic}-value", record(ID))
     first = options(registry, topic)
-    known = pin(find_value_schema(first), first)
+    known = pin(find_schema(first), first)
     check_pinned(known, known, first)
     registry.register(f"{topic}-value", record(ID, PRICE))
-    newest = pin(find_value_schema(first), first)
+    newest = pin(find_schema(first), first)
     with pytest.raises(
         OffsetError, match=r"version 1 of its schema, and the newest is version 2 .*"
     ):
         check_pinned(known, newest, first)
     for version in ("1", "2"):
         chosen = options(registry, topic, **{"registry.version": version})
-        check_pinned(known, pin(find_value_schema(chosen), chosen), chosen)
+        check_pinned(known, pin(find_schema(chosen), chosen), chosen)
 
 
 def test_a_version_that_has_changed_is_another_registry(registry, topic):  # noqa: F811
     registry.register(f"{topic}-value", record(ID))
     given = options(registry, topic)
-    now = pin(find_value_schema(given), given)
+    now = pin(find_schema(given), given)
     with pytest.raises(OffsetError, match="this is another registry, or one that was restored"):
         check_pinned(now.model_copy(update={"fingerprint": "other"}), now, given)
 
 
 def test_the_subject_is_that_of_the_topic_or_the_users(registry, topic):  # noqa: F811
     registry.register("shared", record(ID))
-    found = find_value_schema(options(registry, topic, **{"registry.subject": "shared"}))
+    found = find_schema(options(registry, topic, **{"registry.subject": "shared"}))
     assert [each.name for each in list_fields(found)] == ["id"]
     with pytest.raises(OptionError, match=r"by the option 'registry\.subject'"):
-        find_value_schema(options(registry, f"{topic},other"))
+        find_schema(options(registry, f"{topic},other"))
     with pytest.raises(
         SchemaError, match=f"does not have version latest of the subject '{topic}-value'"
     ):
-        find_value_schema(options(registry, topic))
+        find_schema(options(registry, topic))
 
 
 def test_a_schema_of_another_form_is_refused(registry, topic):  # noqa: F811
     text = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
     registry.register(f"{topic}-value", text, "JSON")
     with pytest.raises(SchemaError, match="of the form json-schema, and 'valueFormat' is 'avro'"):
-        find_value_schema(options(registry, topic))
+        find_schema(options(registry, topic))
 
 
 def test_a_registry_that_is_away_is_waited_for(registry, topic, caplog):  # noqa: F811

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from confluent_kafka.serialization import MessageField
 from kafka_topics import make_topic, produce
 from patience import PATIENCE
 from registries import Registry, registry  # noqa: F401  a fixture
@@ -127,6 +128,47 @@ def test_chosen_columns_are_decoded_with_those_of_kafka(orders):
     produce(orders.bootstrap, orders.topic, [None], key=b"k")
     found = orders.read(columns="price, offset", nullValues="drop").collect()
     assert [tuple(row) for row in found] == [(2.5, 0)]
+
+
+def test_keys_are_structs_that_are_pinned_and_whose_faults_are_diverted(orders):
+    key = {"type": "record", "name": "Key", "fields": [ID, {"name": "site", "type": "string"}]}
+    values = orders.registry.serialize(orders.topic, record(ID, PRICE), {"id": 1, "price": 0.5})
+    keys = orders.registry.serialize(
+        orders.topic, key, {"id": 7, "site": "x"}, {"id": 8, "site": "y"}, part=MessageField.KEY
+    )
+    produce(orders.bootstrap, orders.topic, values, key=keys[0])
+    produce(orders.bootstrap, orders.topic, [None], key=keys[1])
+    frame = orders.read(keyFormat="avro", nullValues="keep")
+    shown = "struct<id:bigint,price:double,key:struct<id:bigint,site:string>>"
+    assert frame.schema.simpleString() == shown
+    found = frame.select("key.*", "price").orderBy("id").collect()
+    assert [tuple(row) for row in found] == [(7, "x", 0.5), (8, "y", None)]
+    orders.copy(keyFormat="avro", nullValues="keep")
+    pinned = orders.newest_offset()["key_schema"]
+    assert (pinned["subject"], pinned["version"]) == (f"{orders.topic}-key", 1)
+    produce(orders.bootstrap, orders.topic, values, key=b"no avro")
+    diverted = orders.read(
+        keyFormat="avro", badRecords="divert", nullValues="drop", columns="id,key,_raw_key,_error"
+    )
+    good, bad = diverted.orderBy("_error").collect()
+    assert (good["key"]["site"], good["_raw_key"], good["_error"]) == ("x", None, None)
+    assert (bad["id"], bad["key"], bytes(bad["_raw_key"])) == (1, None, b"no avro")
+    assert bad["_error"].startswith("the Avro key does not begin as a serializer")
+    with pytest.raises(Exception, match=f"{orders.topic}-0 at offset 2: the Avro key does not"):
+        orders.read(keyFormat="avro", nullValues="keep").collect()
+    raw = orders.read(valueFormat="raw", keyFormat="avro", badRecords="null")
+    sites = raw.select("key.site", "value").orderBy("site").collect()
+    assert [(row["site"], bytes(row["value"] or b"")) for row in sites] == [
+        (None, values[0]),
+        ("x", values[0]),
+        ("y", b""),
+    ]
+    orders.registry.register(f"{orders.topic}-key", {**key, "doc": "new"})
+    with pytest.raises(Exception, match=r"set 'registry\.key\.version' = '1' to continue"):
+        orders.copy(keyFormat="avro", nullValues="keep", badRecords="null")
+    chosen = {"registry.key.version": "1", "badRecords": "null"}
+    orders.copy(keyFormat="avro", nullValues="keep", **chosen)
+    assert len(orders.copied()) == 3
 
 
 def test_a_query_waits_for_its_registry(orders):

@@ -37,8 +37,8 @@ class Registry:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         return self.client.register_schema(subject, Schema(text, kind, list(references)))
 
-    def serialize(self, topic, schema, *values):
-        """Values as Confluent's serializer writes them; it registers the schema."""
+    def serialize(self, topic, schema, *values, part=MessageField.VALUE):
+        """Values, or keys, as Confluent's serializer writes them; it registers the schema."""
         write = AvroSerializer(self.client, json.dumps(schema))
-        context = SerializationContext(topic, MessageField.VALUE)
+        context = SerializationContext(topic, part)
         return [None if value is None else write(value, context) for value in values]

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,6 +24,7 @@ from krishiv_spark.runtime.retry import Backoff
 
 __all__ = [
     "SECRET_SETTINGS",
+    "Part",
     "RegisteredSchema",
     "RegistrySettings",
     "SchemaRegistry",
@@ -33,6 +34,8 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+Part: TypeAlias = Literal["key", "value"]
+"""The part of a record that a schema describes."""
 
 KNOWN_SETTINGS = (
     "url",
@@ -53,7 +56,7 @@ KNOWN_SETTINGS = (
 )
 """Settings of the client that users may give, each as an option ``registry.<name>``."""
 
-_OWN_SETTINGS = ("subject", "version", "timeout")
+_OWN_SETTINGS = ("subject", "version", "key.subject", "key.version", "timeout")
 """Options of this package, which the client does not get."""
 
 SECRET_SETTINGS = (
@@ -105,16 +108,20 @@ class RegistrySettings:
 
     Attributes:
         values: Settings of the client, by name and sorted; with ``url``.
-        subject: Name of the subject; None takes that of the topic.
-        version: Version of the subject; None takes the newest.
+        subject: Name of the subject of values; None takes that of the topic.
+        version: Version of the subject of values; None takes the newest.
         timeout_s: How long a registry that is away is waited for; None takes half a minute at the
             start of a query, where a clear error soon helps more, and five minutes in a task.
+        key_subject: Name of the subject of keys; None takes that of the topic.
+        key_version: Version of the subject of keys; None takes the newest.
     """
 
     values: tuple[tuple[str, str], ...] = field(repr=False)
     subject: str | None = None
     version: int | None = None
     timeout_s: float | None = None
+    key_subject: str | None = None
+    key_version: int | None = None
 
     @classmethod
     def from_options(cls, given: Mapping[str, str]) -> RegistrySettings:
@@ -135,8 +142,10 @@ class RegistrySettings:
         return cls(
             tuple(sorted(found.items())),
             own.get("subject"),
-            _read_version(own.get("version", "latest")),
+            _read_version("version", own.get("version", "latest")),
             _read_timeout(own["timeout"]) if "timeout" in own else None,
+            own.get("key.subject"),
+            _read_version("key.version", own.get("key.version", "latest")),
         )
 
     def secrets(self) -> set[str]:
@@ -150,6 +159,12 @@ class RegistrySettings:
         for name in ("url", "proxy"):
             found |= {_find_password(each) for each in given.get(name, "").split(",")}
         return found - {""}
+
+    def choose(self, part: Part) -> tuple[str | None, int | None]:
+        """Return the subject and the version of values or keys, if the user has named them."""
+        if part == "key":
+            return self.key_subject, self.key_version
+        return self.subject, self.version
 
     @property
     def url(self) -> str:
@@ -170,12 +185,12 @@ def _nearest(name: str, names: list[str]) -> str:
     return did_you_mean(f"registry.{name}", names, f"there are {', '.join(names)}")
 
 
-def _read_version(text: str) -> int | None:
+def _read_version(name: str, text: str) -> int | None:
     if text.strip().lower() == "latest":
         return None
     if not text.strip().isdecimal() or int(text) == 0:
         raise ValueError(
-            f"option 'registry.version' = {text!r}: write 'latest', or the number of a version"
+            f"option 'registry.{name}' = {text!r}: write 'latest', or the number of a version"
         )
     return int(text)
 
