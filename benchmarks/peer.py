@@ -14,7 +14,7 @@ from krishiv_spark.kafka.dev.maven import Jar, bring
 from servers.spark_clients import client_jars
 from servers.stores import HADOOP
 
-__all__ = ["DELTA", "ICEBERG", "KAFKA", "S3A", "Peer", "gather", "peer_jars"]
+__all__ = ["DELTA", "ICEBERG", "KAFKA", "S3A", "SPARK_AVRO", "Peer", "gather", "peer_jars"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,14 @@ KAFKA = Peer(
         "4.1": _kafka("4.1.3"),
         "4.2": _kafka("4.2.0"),
         "4.3": _kafka("4.2.0"),  # Maven Central has no later one
+    },
+)
+
+SPARK_AVRO = Peer(
+    "Spark's own functions of Avro",
+    {
+        "4.2": (Jar("org.apache.spark", "spark-avro_2.13", "4.2.0"),),
+        "4.3": (Jar("org.apache.spark", "spark-avro_2.13", "4.2.0"),),  # there is no later one
     },
 )
 

@@ -42,6 +42,7 @@ from krishiv_spark.jobs.models import (
 )
 from krishiv_spark.kafka.client import KafkaFailedError, KafkaRefusedError
 from krishiv_spark.kafka.records.scanner import RecordError
+from krishiv_spark.kafka.schemas.avro_derive import DERIVED_TYPES
 from krishiv_spark.metrics.definitions import METRICS
 from krishiv_spark.options import Options
 from krishiv_spark.parquet.footers import (
@@ -298,6 +299,7 @@ def blocks() -> dict[str, str]:
     }
     tables |= {f"error.{error.__name__}": error_block(error) for error in ERRORS}
     tables["metrics"] = metrics_table()
+    tables["avro.types"] = avro_types_table()
     for name, part in JOB_PARTS.items():
         tables[name] = keys_table(part)
     tables["shared.source"] = options_table(SourceOptions)
@@ -306,6 +308,23 @@ def blocks() -> dict[str, str]:
         tables |= format_tables(source)
     tables["batches.sink"] = options_table(NumberedJobOptions, without=Options.model_fields)
     return {**tables, **storage_tables()}
+
+
+def avro_types_table() -> str:
+    """Return the Avro type of each type of Spark, as the Kafka sink derives it."""
+    rows = [[f"`{name}`", f"`{_show_avro(avro)}`"] for name, _, avro in DERIVED_TYPES]
+    more = [
+        ["`DECIMAL(p, s)`", "`bytes`, `decimal(p, s)`"],
+        ["`ARRAY<T>`", "`array` of T"],
+        ["`MAP<STRING, T>`", "`map` of T"],
+        ["`STRUCT<...>`", "`record`"],
+        ["nullable T", "`[null, T]`, default null"],
+    ]
+    return table(["Spark", "Avro"], [*rows, *more])
+
+
+def _show_avro(avro: Any) -> str:
+    return avro if isinstance(avro, str) else f"{avro['type']}`, `{avro['logicalType']}"
 
 
 def storage_tables() -> dict[str, str]:

@@ -133,7 +133,7 @@ class OAuthLogin:
     def secrets(self) -> set[str]:
         """Return the secret of the client, for texts that must not show it.
 
-        An encoded secret is a secret of its own: its base64 is not that of the secret itself.
+        An encoded secret is hidden too: its base64 is not that of the secret itself.
         """
         return {self.client_secret, quote_plus(self.client_secret)} - {""}
 

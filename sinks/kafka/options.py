@@ -3,17 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import Self
 
 from krishiv_spark.kafka.config import KafkaOptions
+from krishiv_spark.kafka.schemas.registry import Part, RegistrySettings
 from krishiv_spark.sinks.options import LogPlaceOptions
 
-__all__ = ["KafkaSinkOptions"]
+__all__ = ["KafkaSinkOptions", "SinkRegistry"]
 
 _MAX_TIMEOUT_MS = 900_000
 """A broker's own default for ``transaction.max.timeout.ms``."""
+
+
+_STRATEGIES = ("topic", "record", "topic-record")
+_CLASSES = {
+    "TopicNameStrategy": "topic",
+    "RecordNameStrategy": "record",
+    "TopicRecordNameStrategy": "topic-record",
+}
+"""Names of Confluent's classes, which users may paste."""
+
+_STRATEGY, _REGISTERS = "subject.name.strategy", ("auto.register", "auto.register.schemas")
+
+
+@dataclass(frozen=True)
+class SinkRegistry:
+    """A schema registry, and how the sink uses it.
+
+    Attributes:
+        registry: Its address and login.
+        strategy: How subjects are named: "topic", "record" or "topic-record".
+        registers: True if the planner registers schemas.
+        versioned: The parts whose schema is a version that the subject has.
+    """
+
+    registry: RegistrySettings
+    strategy: str = "topic"
+    registers: bool = True
+    versioned: tuple[Part, ...] = ()
+
+    @classmethod
+    def from_options(cls, given: Mapping[str, str]) -> SinkRegistry:
+        """Read options whose names begin with ``registry.``.
+
+        Raises:
+            ValueError: As `RegistrySettings.from_options`.
+        """
+        own = (_STRATEGY, *_REGISTERS)
+        found = {key.lower().removeprefix("registry."): text for key, text in given.items()}
+        strategy = found.get(_STRATEGY, "topic").strip()
+        strategy = _CLASSES.get(strategy.rpartition(".")[2], strategy.lower())
+        if strategy not in _STRATEGIES:
+            raise ValueError(
+                f"option 'registry.{_STRATEGY}' = {found[_STRATEGY]!r}: there are "
+                f"{', '.join(_STRATEGIES)}"
+            )
+        texts = {found[name].strip().lower() for name in _REGISTERS if name in found} or {"true"}
+        if not texts <= {"true", "false"} or len(texts) > 1:
+            raise ValueError("option 'registry.auto.register': write true or false")
+        versioned: list[Part] = ["value"] if "version" in found else []
+        if "key.version" in found:
+            versioned.append("key")
+        settings = RegistrySettings.from_options(given, own)
+        return cls(settings, strategy, texts == {"true"}, tuple(versioned))
+
+    def secrets(self) -> set[str]:
+        """Return the secrets of the login."""
+        return self.registry.secrets()
+
+
+def _parse_registry(given: object) -> object:
+    return SinkRegistry.from_options(given) if isinstance(given, Mapping) else given
 
 
 class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
@@ -26,12 +90,18 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
         timeout_ms: Time-out of a transaction, which must cover the longest batch.
         compression: Codec of batches.
         batch_bytes: Size of a batch before compression.
+        value_format: Form of values.
+        key_format: Form of keys.
+        registry: The schema registry.
+        value_schema: Avro schema of values.
+        key_schema: Avro schema of keys.
         on_lost_transactions: Action after brokers have aborted a part of a committed epoch.
     """
 
     collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **KafkaOptions.collects_prefixes,
         **LogPlaceOptions.collects_prefixes,
+        "registry": ("registry.",),
     }
 
     topic: str | None = Field(
@@ -69,9 +139,64 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
         description="Maximum size of a batch of one partition in bytes, before compression. The "
         "topic's `max.message.bytes` must allow it.",
     )
+    value_format: Literal["raw", "avro"] = Field(
+        default="raw",
+        description="Write the column `value` as bytes (`raw`), or as an Avro record of a schema "
+        "registry (`avro`, with `registry.url`). Without a column `value`, all columns but Kafka's "
+        "are its fields: [kafka-avro.md](kafka-avro.md#write-avro).",
+    )
+    key_format: Literal["raw", "avro"] = Field(
+        default="raw", description="The same for the column `key`."
+    )
+    registry: Annotated[SinkRegistry | None, BeforeValidator(_parse_registry)] = Field(
+        default=None,
+        validation_alias="registry.url",
+        description="Address of a schema registry with Confluent's interface. Its other settings "
+        "are options with the prefix `registry.` too: "
+        "[kafka-avro.md](kafka-avro.md#the-registry).",
+    )
+    value_schema: str | None = Field(
+        default=None,
+        description="Avro schema of the values, as JSON. Default: derived from the columns.",
+    )
+    key_schema: str | None = Field(
+        default=None, description="Avro schema of the keys, as JSON. Default: derived."
+    )
     on_lost_transactions: Literal["repair", "error"] = Field(
         default="repair",
         description="Action if brokers aborted a part of a committed epoch because the driver was "
         "away too long: write that part again if its tasks have the same rows "
         "(`repair`), or fail (`error`).",
     )
+
+    @property
+    def avro_parts(self) -> tuple[Part, ...]:
+        """The parts of a record that are written as Avro."""
+        values: tuple[Part, ...] = ("value",) if self.value_format == "avro" else ()
+        return (*values, "key") if self.key_format == "avro" else values
+
+    def given_schema(self, part: Part) -> str | None:
+        """Return the schema of a part that the user has given."""
+        return self.key_schema if part == "key" else self.value_schema
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        parts: tuple[Part, Part] = ("value", "key")
+        for part in parts:
+            given = self.given_schema(part) is not None
+            versioned = self.registry is not None and part in self.registry.versioned
+            version = "registry.version" if part == "value" else "registry.key.version"
+            if part in self.avro_parts and self.registry is None:
+                raise ValueError(f"option '{part}Format' = 'avro' needs the option 'registry.url'")
+            if given and part not in self.avro_parts:
+                raise ValueError(f"option '{part}Schema' needs the option '{part}Format' = 'avro'")
+            if given and versioned:
+                raise ValueError(
+                    f"option '{part}Schema' and '{version}' both name the schema: set one of them"
+                )
+        if self.registry is not None and not self.avro_parts:
+            raise ValueError(
+                "option 'registry.url' needs the option 'valueFormat' = 'avro' or 'keyFormat' = "
+                "'avro'"
+            )
+        return self

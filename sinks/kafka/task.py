@@ -61,6 +61,7 @@ class StagedTransaction(Value):
         offset: Offset of its first record there; -1 if it is unknown.
         form: Form of the checksum.
         topics: Names and ids of the topics it wrote to; empty if the cluster has no ids.
+        schemas: The parts of a record that are Avro, each with the id of its schema; None without.
     """
 
     transaction: Transaction
@@ -72,6 +73,7 @@ class StagedTransaction(Value):
     offset: int = -1
     form: int = 1
     topics: tuple[tuple[str, str], ...] = ()
+    schemas: tuple[tuple[str, int], ...] | None = None
 
 
 # --- transactional ids

@@ -12,7 +12,8 @@ for days, and an attempt uses one under which no transaction is open.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -39,6 +40,9 @@ from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
 from krishiv_spark.sinks.options import log_in_checkpoint
 from krishiv_spark.spark.query_target import QueryTarget, digest_of
 
+if TYPE_CHECKING:
+    from krishiv_spark.sinks.kafka.avro_rows import PlannedSchemas
+
 __all__ = [
     "KafkaAtLeastOnceWriter",
     "KafkaPlan",
@@ -56,11 +60,21 @@ class KafkaPlan:
         topic: The topic of the option ``topic``; None without that option.
         generation_count: Number of generations so far, including this one.
         salvaged: The part of an epoch that is visible already, and must not be staged again.
+        schemas: The Avro schemas of an epoch; empty for other forms.
+        salvaged_schemas: Those with which the salvaged part was written.
     """
 
     topic: PlannedTopic | None
-    generation_count: int
+    generation_count: int = 0
     salvaged: Salvaged[StagedTransaction] | None = None
+    schemas: PlannedSchemas = field(default_factory=dict)
+    salvaged_schemas: PlannedSchemas = field(default_factory=dict)
+
+    def find_schemas(self, task: Task) -> PlannedSchemas:
+        """Return the schemas of a task: those of the salvaged part, if its epoch is written."""
+        if self.salvaged is not None and self.salvaged.epoch == task.epoch:
+            return self.salvaged_schemas
+        return self.schemas
 
     def already_visible(self, task: Task) -> StagedTransaction | None:
         """Return the part that a task has written and that is visible already; None for none."""
@@ -86,11 +100,14 @@ class KafkaWriter(LoggedWriter[StagedTransaction, KafkaPlan]):
         return _describe(self.options)
 
     def plan(self, ownership: Ownership[StagedTransaction] | None) -> KafkaPlan:
-        """Planner: return the topic that `check` has requested, and the state of the log."""
-        topic = _plan_topic(self.options)
+        """Planner: return the topic that `check` has requested, schemas, and the log's state."""
+        topic, schemas = _plan_topic(self.options), _plan_schemas(self.options, self.schema)
         if ownership is None:
-            return KafkaPlan(topic, 0)
-        return KafkaPlan(topic, ownership.generations, ownership.salvaged)
+            return KafkaPlan(topic, schemas=schemas)
+        salvaged = ownership.salvaged
+        known = _find_ids(salvaged)
+        before = schemas if known is None else _plan_schemas(self.options, self.schema, known)
+        return KafkaPlan(topic, ownership.generations, salvaged, schemas, before)
 
     # --- executor
 
@@ -101,11 +118,17 @@ class KafkaWriter(LoggedWriter[StagedTransaction, KafkaPlan]):
 
         Rows that are visible already, of an epoch that was committed in part, are only compared.
         """
+        schemas = plan.find_schemas(task)
+        rows = _encode(batches, self.options, self.schema, schemas)
         visible = plan.already_visible(task)
         if visible is not None:
-            tasks.check_same(batches, visible)
+            tasks.check_same(rows, visible)
             return visible
-        return tasks.stage(batches, task, self.options, plan.generation_count, plan.topic)
+        staged = tasks.stage(rows, task, self.options, plan.generation_count, plan.topic)
+        if staged is None or not schemas:
+            return staged
+        ids = tuple((part, each.id) for part, each in schemas.items())
+        return staged.model_copy(update={"schemas": ids})
 
     # --- driver
 
@@ -118,7 +141,7 @@ class KafkaWriter(LoggedWriter[StagedTransaction, KafkaPlan]):
         return log_in_checkpoint(self.options, "krishiv-kafka", query, streaming=self.streaming)
 
 
-class KafkaAtLeastOnceWriter(AtLeastOnceWriter[None, PlannedTopic | None]):
+class KafkaAtLeastOnceWriter(AtLeastOnceWriter[None, KafkaPlan]):
     """The writer without transactions: records are visible immediately.
 
     An epoch that is replayed is written again.
@@ -135,16 +158,16 @@ class KafkaAtLeastOnceWriter(AtLeastOnceWriter[None, PlannedTopic | None]):
         """Driver: return the cluster and the topic."""
         return _describe(self.options)
 
-    def plan(self, ownership: Ownership[None] | None) -> PlannedTopic | None:
-        """Planner: return the topic that `check` has requested."""
+    def plan(self, ownership: Ownership[None] | None) -> KafkaPlan:
+        """Planner: return the topic that `check` has requested, and the schemas."""
         del ownership
-        return _plan_topic(self.options)
+        schemas = _plan_schemas(self.options, self.schema)
+        return KafkaPlan(_plan_topic(self.options), schemas=schemas)
 
-    def stage(
-        self, batches: Iterator[pa.RecordBatch], task: Task, plan: PlannedTopic | None
-    ) -> None:
+    def stage(self, batches: Iterator[pa.RecordBatch], task: Task, plan: KafkaPlan) -> None:
         """Executor: write the rows, idempotently within this attempt."""
-        tasks.write_idempotent(batches, task, self.options, plan)
+        rows = _encode(batches, self.options, self.schema, plan.schemas)
+        tasks.write_idempotent(rows, task, self.options, plan.topic)
 
     def publish(self, epoch: Epoch, staged: Sequence[None]) -> None:
         """Do nothing: the records are visible."""
@@ -167,12 +190,47 @@ def check_writable(
     # In mode "complete" a stream appends its whole result each time, as with Spark's own sink.
     if mode is OutputMode.REPLACE and (not streaming or options.job is not None):
         raise OptionError("krishiv-kafka: a topic cannot be overwritten: use mode('append')")
-    check_columns(schema, options.topic)
+    if options.avro_parts:
+        from krishiv_spark.sinks.kafka.avro_rows import AvroColumns, check_schemas
+
+        check_columns(AvroColumns.from_schema(options, schema).schema, options.topic)
+        check_schemas(options, schema)
+    else:
+        check_columns(schema, options.topic)
     client = _open_first_client(options, streaming=streaming)
     if options.topic is not None:
         is_exact = options.delivery == "exactly-once"
         reads = is_exact and get_transaction_version(client) is TransactionVersion.TV1
         fetch_writable_topic(client, options.topic, reads=reads)
+
+
+def _find_ids(salvaged: Salvaged[StagedTransaction] | None) -> dict[str, int] | None:
+    """Return the ids of the schemas with which a part of an epoch was written; None for none."""
+    staged = () if salvaged is None else salvaged.staged
+    return next((dict(each.schemas) for each in staged if each.schemas), None)
+
+
+def _plan_schemas(
+    options: KafkaSinkOptions, schema: pa.Schema, known: dict[str, int] | None = None
+) -> PlannedSchemas:
+    if not options.avro_parts:
+        return {}
+    from krishiv_spark.sinks.kafka.avro_rows import plan_schemas
+
+    return plan_schemas(options, schema, known)
+
+
+def _encode(
+    batches: Iterator[pa.RecordBatch],
+    options: KafkaSinkOptions,
+    schema: pa.Schema,
+    planned: PlannedSchemas,
+) -> Iterator[pa.RecordBatch]:
+    if not planned:
+        return batches
+    from krishiv_spark.sinks.kafka.avro_rows import AvroRows
+
+    return AvroRows(options, schema, planned).encode(batches)
 
 
 def _open_first_client(options: KafkaSinkOptions, *, streaming: bool) -> KafkaClient:

@@ -12,11 +12,11 @@ from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.registry import RegisteredSchema, RegistrySettings
 from krishiv_spark.sources.kafka.avro_values import AvroValues, is_record, list_fields
-from krishiv_spark.sources.kafka.values import ERROR_COLUMN, locate
+from krishiv_spark.sources.kafka.values import ERROR_COLUMN, RAW_KEY_COLUMN, locate
 
-__all__ = ["KEY", "RAW_KEY_COLUMN", "AvroKeys", "key_field"]
+__all__ = ["KEY", "AvroKeys", "key_field"]
 
-KEY, RAW_KEY_COLUMN = "key", "_raw_key"
+KEY = "key"
 
 _log = logging.getLogger(__name__)
 

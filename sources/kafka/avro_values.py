@@ -130,7 +130,7 @@ def list_fields(schema: RegisteredSchema) -> tuple[pa.Field, ...]:
 
 def is_record(schema: RegisteredSchema) -> bool:
     """Return True if the values of a reader's schema have fields."""
-    return pa.types.is_struct(_parse(schema).arrow)
+    return bool(pa.types.is_struct(_parse(schema).arrow))
 
 
 class AvroValues:

@@ -18,7 +18,7 @@ from typing_extensions import Self
 from krishiv_spark.arrow.cast import Zone
 from krishiv_spark.kafka.config import KafkaOptions
 from krishiv_spark.kafka.records.scanner import INFLATED_BYTES
-from krishiv_spark.kafka.schemas.registry import SECRET_SETTINGS, Part, RegistrySettings
+from krishiv_spark.kafka.schemas.registry import Part, RegistrySettings
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.sources.base import SourceOptions
@@ -399,12 +399,6 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         **KafkaOptions.collects_prefixes,
         "registry": ("registry.",),
     }
-
-    @classmethod
-    def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
-        """See `Options`."""
-        own = {f"registry.{name}" for name in SECRET_SETTINGS}
-        return super().secret_keys(given) | {key for key in given if key.lower() in own}
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -148,7 +148,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         if start == end:
             return []
         pinned = self._pin(end)
-        schema_ids = [found and found.id for found in pinned.values()]
+        schema_ids = [None if found is None else found.id for found in pinned.values()]
         before, after = self._position_of(start), self._position_of(end)
         begins = {**before.offsets, **after.began}
         ranges = (

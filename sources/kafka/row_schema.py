@@ -25,6 +25,7 @@ from krishiv_spark.sources.kafka.values import (
     ERROR_COLUMN,
     POSITION_COLUMNS,
     RAW_COLUMN,
+    RAW_KEY_COLUMN,
     UNKNOWN_COLUMN,
     ValueDecoder,
     ValuePolicies,
@@ -108,6 +109,13 @@ class KafkaRowSchema:
                 options need it.
             OptionError: If the fields in the options cannot be read.
         """
+        _check_has_column(
+            schema,
+            options.bad_records == "divert" and options.key_format == "avro",
+            "badRecords",
+            RAW_KEY_COLUMN,
+            "BINARY",
+        )
         if options.value_format == "raw":
             _check_kafka_columns(schema, [each.name for each in _added_columns(options)])
             return cls(options, schema, (), key_schema=key_schema)
@@ -251,7 +259,7 @@ def _check_has_column(
     schema: pa.Schema, is_needed: bool, option: str, name: str, kind: str
 ) -> None:
     if is_needed and name not in schema.names:
-        value = "divert" if name == RAW_COLUMN else "keep"
+        value = "keep" if name == UNKNOWN_COLUMN else "divert"
         raise SchemaError(
             f"option {option!r} = {value!r} needs a column {name} {kind} in the schema"
         )
@@ -263,7 +271,7 @@ def _added_columns(options: KafkaSourceOptions) -> list[pa.Field]:
     if options.bad_records == "divert":
         found.append(pa.field(ERROR_COLUMN, pa.string()))
         if options.key_format == "avro":
-            found.append(pa.field("_raw_key", pa.binary()))
+            found.append(pa.field(RAW_KEY_COLUMN, pa.binary()))
     if options.unknown_fields == "keep":
         found.append(pa.field(UNKNOWN_COLUMN, pa.string()))
     return found

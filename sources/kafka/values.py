@@ -24,6 +24,7 @@ __all__ = [
     "ERROR_COLUMN",
     "POSITION_COLUMNS",
     "RAW_COLUMN",
+    "RAW_KEY_COLUMN",
     "UNKNOWN_COLUMN",
     "ParsedValues",
     "UnknownFields",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 RAW_COLUMN, ERROR_COLUMN, UNKNOWN_COLUMN = "_raw", "_error", "_unknown"
+RAW_KEY_COLUMN = "_raw_key"
 
 _log = logging.getLogger(__name__)
 POSITION_COLUMNS = ("topic", "partition", "offset")

@@ -199,6 +199,6 @@ def test_no_secret_is_shown():
         "registry.basic.auth.user.info": "me:hidden-word",
     }
     found = RegistrySettings.from_options({**login, "registry.timeout": "0s"})
-    assert found.secrets() == {"me:hidden-word"}
+    assert found.secrets() == {"me:hidden-word", "hidden-word"}
     assert "hidden-word" not in repr(found)
     assert KafkaSourceOptions.secret_keys(login) == {"registry.basic.auth.user.info"}

@@ -143,12 +143,15 @@ def test_keys_are_structs_that_are_pinned_and_whose_faults_are_diverted(orders):
     assert frame.schema.simpleString() == shown
     found = frame.select("key.*", "price").orderBy("id").collect()
     assert [tuple(row) for row in found] == [(7, "x", 0.5), (8, "y", None)]
-    orders.copy(keyFormat="avro", nullValues="keep")
+    orders.copy(keyFormat="avro", nullValues="drop")
     pinned = orders.newest_offset()["key_schema"]
     assert (pinned["subject"], pinned["version"]) == (f"{orders.topic}-key", 1)
     produce(orders.bootstrap, orders.topic, values, key=b"no avro")
     diverted = orders.read(
-        keyFormat="avro", badRecords="divert", nullValues="drop", columns="id,key,_raw_key,_error"
+        keyFormat="avro",
+        badRecords="divert",
+        nullValues="drop",
+        columns="id,key,_raw,_raw_key,_error",
     )
     good, bad = diverted.orderBy("_error").collect()
     assert (good["key"]["site"], good["_raw_key"], good["_error"]) == ("x", None, None)
@@ -165,10 +168,61 @@ def test_keys_are_structs_that_are_pinned_and_whose_faults_are_diverted(orders):
     ]
     orders.registry.register(f"{orders.topic}-key", {**key, "doc": "new"})
     with pytest.raises(Exception, match=r"set 'registry\.key\.version' = '1' to continue"):
-        orders.copy(keyFormat="avro", nullValues="keep", badRecords="null")
+        orders.copy(keyFormat="avro", nullValues="drop", badRecords="null")
     chosen = {"registry.key.version": "1", "badRecords": "null"}
-    orders.copy(keyFormat="avro", nullValues="keep", **chosen)
-    assert len(orders.copied()) == 3
+    orders.copy(keyFormat="avro", nullValues="drop", **chosen)
+    assert orders.copied() == [1, 1]
+
+
+def test_a_stream_of_avro_is_written_as_avro_exactly_once(orders):
+    """From topic to topic, keys too, over a restart; bad rows and types are errors by name."""
+    target = f"{orders.topic[:40]}-copy"
+    make_topic(orders.bootstrap, target, 1)
+    key = {"type": "record", "name": "Key", "fields": [{"name": "site", "type": "string"}]}
+    (one,) = orders.registry.serialize(orders.topic, key, {"site": "x"}, part=MessageField.KEY)
+
+    def send(*values):
+        schema = record(ID, AT, PRICE)
+        encoded = orders.registry.serialize(orders.topic, schema, *values)
+        produce(orders.bootstrap, orders.topic, encoded, key=one)
+
+    def copy(**more):
+        frame = orders.spark.readStream.format("krishiv-kafka")
+        frame = frame.options(**orders.options(keyFormat="avro")).load()
+        avro = {"valueFormat": "avro", "keyFormat": "avro", "registry.url": orders.registry.url}
+        query = (
+            frame.writeStream.format("krishiv-kafka")
+            .options(**{"kafka.bootstrap.servers": orders.bootstrap, "topic": target}, **avro)
+            .options(**more)
+            .option("checkpointLocation", str(orders.folder / "copy"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    send({"id": 1, "at": 1_700_000_000_123, "price": 0.5})
+    copy()
+    send({"id": 2, "at": -1, "price": None})
+    copy()
+    back = orders.read(subscribe=target, keyFormat="avro")
+    assert back.schema.simpleString() == (
+        "struct<id:bigint,at:timestamp,price:double,key:struct<site:string>>"
+    )
+    found = back.selectExpr("id", "unix_micros(at) AS at", "price", "key.site").orderBy("id")
+    assert [tuple(row) for row in found.collect()] == [
+        (1, 1_700_000_000_123_000, 0.5, "x"),
+        (2, -1000, None, "x"),
+    ]
+    assert orders.registry.client.get_versions(f"{target}-value") == [1]
+    send({"id": 3, "at": 0, "price": None})
+    other = json.dumps(record({"name": "id", "type": "string"}, AT, PRICE))
+    with pytest.raises(Exception, match="column 'id' is int64, which the Avro type string"):
+        copy(valueSchema=other)
+    strict = {"name": "price", "type": "double"}
+    named = {**record(ID, AT, strict), "name": f"{target}_value".replace("-", "_")}
+    with pytest.raises(Exception, match="column 'price': a row has null, and the Avro schema"):
+        copy(valueSchema=json.dumps(named), **{"registry.subject": f"{target}-strict"})
+    assert back.count() == 2
 
 
 def test_a_query_waits_for_its_registry(orders):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.avro_types import MISSING, AvroField, AvroType, find_single_type
 
-__all__ = ["Column", "Op", "Program", "compile_program"]
+__all__ = ["Column", "Op", "Program", "compile_program", "describe", "encode_default"]
 
 
 class Op:
@@ -360,7 +360,7 @@ class _Compiler:
                 "has no default for it"
             )
         start = len(self.constants)
-        self.constants += _encode_default(of.default, of.type)
+        self.constants += encode_default(of.default, of.type)
         self.add(Op.CONSTANT, start, len(self.constants))
         self.emit(of.type, of.type, column)
         self.add(Op.RETURN)
@@ -422,8 +422,8 @@ class _Compiler:
         field_name = ".".join(self._path)
         where = f"of the field {field_name}" if field_name else "of the value"
         return SchemaError(
-            f"the writer's Avro type {where} is {_describe(writer)}, which cannot be read as "
-            f"{_describe(reader)}"
+            f"the writer's Avro type {where} is {describe(writer)}, which cannot be read as "
+            f"{describe(reader)}"
         )
 
 
@@ -461,9 +461,10 @@ def _signed(value: int) -> int:
     return low - 2**64 if low >= 2**63 else low
 
 
-def _describe(of: AvroType) -> str:
+def describe(of: AvroType) -> str:
+    """Return a type as messages show it."""
     if of.kind == "union":
-        return f"[{', '.join(_describe(each) for each in of.items)}]"
+        return f"[{', '.join(describe(each) for each in of.items)}]"
     if of.logical == "decimal":
         return f"{of.kind} decimal({of.precision}, {of.scale})"
     if of.kind == "fixed":
@@ -474,20 +475,19 @@ def _describe(of: AvroType) -> str:
 # --- defaults, which a schema has as JSON
 
 
-def _encode_default(value: Any, of: AvroType) -> bytes:
+def encode_default(value: Any, of: AvroType) -> bytes:
     """Encode the JSON default of a field; of a union, as its first branch that takes the value."""
     kind = of.kind
     if kind == "union":
         number = next((n for n, each in enumerate(of.items) if _takes(value, each)), 0)
-        return _zigzag(number) + _encode_default(value, of.items[number])
+        return _zigzag(number) + encode_default(value, of.items[number])
     if kind == "record":
-        return b"".join(_encode_default(_of_field(value, each), each.type) for each in of.fields)
+        return b"".join(encode_default(_of_field(value, each), each.type) for each in of.fields)
     if kind in {"array", "map"}:
         pairs = value.items() if kind == "map" else (("", each) for each in value)
         keys = kind == "map"
         items = (
-            (_sized(k.encode()) if keys else b"") + _encode_default(v, of.items[0])
-            for k, v in pairs
+            (_sized(k.encode()) if keys else b"") + encode_default(v, of.items[0]) for k, v in pairs
         )
         return (_zigzag(len(value)) + b"".join(items) if value else b"") + b"\0"
     return _encode_scalar(value, of)

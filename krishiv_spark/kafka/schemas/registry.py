@@ -8,8 +8,9 @@ that name the registry, the subject or id, and the remedy.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -72,6 +73,7 @@ _REQUEST_S = 10.0
 _LONGEST_PAUSE_S = 5.0
 _FIRST_PAUSE_S = 0.1
 _NOT_FOUND = 404
+_CONFLICT = 409
 _REFUSED = {400, 401, 403, 407, 409, 422}
 _KINDS = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json-schema"}
 
@@ -124,18 +126,23 @@ class RegistrySettings:
     key_version: int | None = None
 
     @classmethod
-    def from_options(cls, given: Mapping[str, str]) -> RegistrySettings:
+    def from_options(cls, given: Mapping[str, str], others: Sequence[str] = ()) -> RegistrySettings:
         """Read options whose names begin with ``registry.``.
+
+        Args:
+            given: The options by name, with the prefix or without it.
+            others: Names that the caller knows and reads itself.
 
         Raises:
             ValueError: If there is no ``registry.url``, or an option is unknown or has a bad value;
                 the text names it and no secret.
         """
         found = {key.lower().removeprefix("registry."): text for key, text in given.items()}
-        own = {name: found.pop(name) for name in _OWN_SETTINGS if name in found}
+        known = (*_OWN_SETTINGS, *others)
+        own = {name: found.pop(name) for name in known if name in found}
         for name in found:
             if name not in KNOWN_SETTINGS:
-                names = [f"registry.{each}" for each in (*_OWN_SETTINGS, *KNOWN_SETTINGS)]
+                names = [f"registry.{each}" for each in (*known, *KNOWN_SETTINGS)]
                 raise ValueError(f"unknown option 'registry.{name}'; {_nearest(name, names)}")
         if not found.get("url"):
             raise ValueError("option 'registry.url' is missing: the address of the schema registry")
@@ -214,6 +221,7 @@ class SchemaRegistry:
         self._settings = settings
         self._client = _create_client(settings)
         self._by_id: dict[int, RegisteredSchema] = {}
+        self._by_text: dict[tuple[str, str], RegisteredSchema] = {}
 
     def find(self, schema_id: int) -> RegisteredSchema:
         """Return the schema of an id; a registry that is away is waited for.
@@ -242,6 +250,51 @@ class SchemaRegistry:
         found = self._ask(what, lambda: self._client.get_version(subject, which), _AT_START_S)
         return self._read(found.schema_id, found.schema, found.version)
 
+    def register(self, subject: str, text: str) -> RegisteredSchema:
+        """Register an Avro schema in a subject, unless it has it, and return it. Planner.
+
+        A schema has the same id in each subject, and each subject must have it: consumers look it
+        up there. So results are cached by both.
+
+        Raises:
+            SchemaError: If it is not compatible with the versions of the subject.
+            KrishivError: As for `find`.
+        """
+        return self._place(subject, text, self._client.register_schema, "register")
+
+    def look_up(self, subject: str, text: str) -> RegisteredSchema:
+        """Return an Avro schema that a subject has, and register nothing. Planner.
+
+        Raises:
+            SchemaError: If the subject does not have it.
+            KrishivError: As for `find`.
+        """
+
+        def request(subject: str, schema: Any) -> int:
+            found: int = self._client.lookup_schema(subject, schema).schema_id
+            return found
+
+        return self._place(subject, text, request, "look up")
+
+    def _place(
+        self, subject: str, text: str, request: Callable[[str, Any], int], verb: str
+    ) -> RegisteredSchema:
+        from confluent_kafka.schema_registry import Schema
+
+        known = self._by_text.get((subject, text))
+        if known is None:
+            what = f"the schema of the rows in the subject {subject!r}"
+            schema = Schema(text, "AVRO")
+            given = self._ask(what, partial(request, subject, schema), _AT_START_S, verb)
+            known = self.find(given)
+            if _to_canonical(known.text) != _to_canonical(text):
+                raise SchemaError(
+                    f"the schema registry {self._settings.url} has the id {given} for {what}, but "
+                    f"returns another schema for this id: {known.text[:200]}"
+                )
+            self._by_text[subject, text] = known
+        return known
+
     def _read(self, schema_id: int, raw: Any, version: int) -> RegisteredSchema:
         references: dict[str, str] = {}
         self._collect(raw.references or [], references)
@@ -269,7 +322,9 @@ class SchemaRegistry:
             self._collect(raw.schema.references or [], found)
             found[each.name] = raw.schema.schema_str
 
-    def _ask(self, what: str, request: Callable[[], Result], usual_s: float) -> Result:
+    def _ask(
+        self, what: str, request: Callable[[], Result], usual_s: float, verb: str = "give"
+    ) -> Result:
         """Send a request until the registry answers, or the time is up."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -286,7 +341,7 @@ class SchemaRegistry:
                         f"the schema registry {self._settings.url} does not have {what}"
                     ) from None
                 if error.http_status_code in _REFUSED:
-                    raise self._refused(what, error) from None
+                    raise self._refused(f"{verb} {what}", error) from None
                 last = self._settings.hide(str(error))
             except Exception as error:  # the client has no base class  # noqa: BLE001
                 last = self._settings.hide(f"{type(error).__name__}: {error}")
@@ -307,14 +362,27 @@ class SchemaRegistry:
                 )
 
     def _refused(self, what: str, error: Any) -> KrishivError:
+        if error.http_status_code == _CONFLICT:
+            return SchemaError(
+                f"the schema registry {self._settings.url} refuses to {what}: it is not compatible "
+                f"with the subject's versions ({self._settings.hide(str(error.error_message))}). "
+                "Change the columns or the option 'valueSchema', or the subject's compatibility"
+            )
         message = self._settings.hide(str(error.error_message))
         login = ""
         if error.http_status_code in {401, 403}:
             login = ". Set 'registry.basic.auth.user.info' or 'registry.bearer.auth.…'"
         return KrishivError(
-            f"the schema registry {self._settings.url} refuses to give {what} (HTTP "
+            f"the schema registry {self._settings.url} refuses to {what} (HTTP "
             f"{error.http_status_code}): {message}{login}"
         )
+
+
+def _to_canonical(text: str) -> str:
+    """Return the parsing canonical form of an Avro schema, which defines what is written."""
+    from fastavro.schema import parse_schema, to_parsing_canonical_form
+
+    return str(to_parsing_canonical_form(parse_schema(json.loads(text))))
 
 
 def _create_client(settings: RegistrySettings) -> Any:

@@ -1,0 +1,158 @@
+"""The speed of writing columns as Avro records, beside ``to_avro`` before Spark's own sink."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.bench import Run, benchmark, scratch
+from benchmarks.measure import Figure, Goal, each_once, expect, figure, in_turn, ratios
+from benchmarks.peer import KAFKA, SPARK_AVRO
+from benchmarks.streams import Load, compared, rate
+from benchmarks.topics import OURS, THEIRS
+
+__all__ = ["encode", "write"]
+
+_TO_AVRO = f"{THEIRS}, to_avro"
+_GOAL = Goal(1.0, at_most=False)
+_FILLER = "a customer and where they live, what they bought, and when, in some words; "
+_FIELDS = (
+    "id",
+    "id * 7919 % 1000003 AS account",
+    "cast(id % 997 AS int) AS product",
+    "id / 8 AS price",
+    "id % 3 = 0 AS paid",
+    f"concat('{_FILLER}{_FILLER}', cast(id AS string)) AS customer",
+    "concat('city ', cast(id % 100 AS string)) AS city",
+    "cast(id / 100 AS decimal(12, 2)) AS total",
+    "timestamp_micros(1700000000000000 + id) AS at",
+    "array('new', concat('tag ', cast(id % 10 AS string))) AS tags",
+)
+"""Ten fields, which are about 200 bytes of Avro."""
+_SIZE = 200
+
+
+@benchmark("kafka.avro.write", "confluent_kafka", peers=(KAFKA, SPARK_AVRO))
+def write(run: Run) -> Iterator[Figure]:
+    """Rows of 10 columns as Avro: ours exactly once, and ``to_avro`` before Spark's own sink.
+
+    Both write the same bytes, which our source reads back.
+    """
+    load = Load(_SIZE, 200_000 if run.quick else 1_000_000)
+    with _registry(run) as (url, header, schema):
+        variants = {
+            OURS: partial(_write, run, load, OURS, _rows(run, load), url),
+            _TO_AVRO: partial(_write, run, load, THEIRS, _coded(run, load, header, schema), url),
+        }
+        yield from compared(run, load, variants, {(OURS, _TO_AVRO): _GOAL})
+
+
+@benchmark("kafka.avro.encode", "fastavro")
+def encode(run: Run) -> Iterator[Figure]:
+    """Columns of 10 fields into Avro in one thread, beside fastavro from rows that exist."""
+    rows = 20_000 if run.quick else 100_000
+    found = run.spark().range(rows).selectExpr(*_FIELDS).toArrow().combine_chunks()
+    column = found.to_struct_array().combine_chunks()
+    variants = {"encoder": _ours(column), "fastavro": _fastavro(column)}
+    in_turn(1, variants, lambda what: run.told(f"warming up: {what}"))
+    rates = in_turn(3, variants, lambda what: run.told(f"{rows} rows, {what}"))
+    for name, each in rates.items():
+        yield figure(f"{name}, {_SIZE} bytes", "rows/s", each)
+    yield figure(
+        f"encoder / fastavro, {_SIZE} bytes", "x", ratios(rates["encoder"], rates["fastavro"])
+    )
+
+
+def _schema_of(kind: pa.DataType) -> str:
+    from krishiv_spark.kafka.schemas.avro_derive import derive_schema
+
+    return derive_schema(kind, "orders_value")
+
+
+def _ours(column: pa.StructArray) -> Callable[[], float]:
+    from krishiv_spark.kafka.schemas.avro_encode import AvroEncoder
+    from krishiv_spark.kafka.schemas.avro_types import parse_avro_schema
+
+    encoder = AvroEncoder(parse_avro_schema(_schema_of(column.type)), column.type)
+    pieces = [column.slice(at, 10_000) for at in range(0, len(column), 10_000)]  # as Spark has them
+
+    def once() -> float:
+        began_s = time.perf_counter()
+        size = sum(len(encoder.encode(piece)) for piece in pieces)
+        return size / (time.perf_counter() - began_s)
+
+    return once
+
+
+def _fastavro(column: pa.StructArray) -> Callable[[], float]:
+    import fastavro
+
+    schema = fastavro.parse_schema(json.loads(_schema_of(column.type)))
+    rows = column.to_pylist()
+
+    def once() -> float:
+        began_s = time.perf_counter()
+        for row in rows:
+            out = io.BytesIO()
+            fastavro.schemaless_writer(out, schema, row)
+            out.getvalue()
+        return len(rows) / (time.perf_counter() - began_s)
+
+    return once
+
+
+@contextmanager
+def _registry(run: Run) -> Iterator[tuple[str, bytes, str]]:
+    """Start a registry that has the schema of the rows.
+
+    Yields:
+        Its address, the bytes before each record, and the schema.
+    """
+    from krishiv_spark.arrow.schemas import arrow_schema
+    from krishiv_spark.kafka.schemas.registry import RegistrySettings, SchemaRegistry
+    from servers.apicurio import running_registry
+
+    schema = _schema_of(pa.struct(list(arrow_schema(_rows(run, Load(_SIZE, 1)).schema))))
+    with scratch(run.folder) as folder, running_registry(folder) as (url, _):
+        settings = RegistrySettings.from_options({"registry.url": url})
+        number = SchemaRegistry(settings).register("orders-value", schema).id
+        yield url, b"\0" + number.to_bytes(4, "big"), schema
+
+
+def _rows(run: Run, load: Load) -> Any:
+    """One batch of new rows."""
+    reader = run.spark().readStream.format("rate-micro-batch").option("rowsPerBatch", load.rows)
+    made = reader.option("numPartitions", 2).load().selectExpr("value AS id")
+    return made.selectExpr(*_FIELDS)
+
+
+def _coded(run: Run, load: Load, header: bytes, schema: str) -> Any:
+    text = f"concat(unhex('{header.hex()}'), to_avro(struct(*), '{schema}')) AS value"
+    return _rows(run, load).selectExpr(text)
+
+
+def _write(run: Run, load: Load, sink: str, rows: Any, url: str) -> float:
+    kafka = run.kafka()
+    avro = {
+        "valueFormat": "avro",
+        "registry.url": url,
+        "registry.subject": "orders-value",
+        "registry.version": "1",
+    }
+    with kafka.topic() as topic, scratch(run.folder) as checkpoint:
+        more: Mapping[str, str] = avro if sink == OURS else {}
+        writer = rows.writeStream.format(sink).options(**kafka.cluster, topic=topic, **more)
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        speed = rate(run, sink, writer, load.rows)
+        given = {**kafka.cluster, **avro, "subscribe": topic, "startingOffsets": "earliest"}
+        found = run.spark().read.format(OURS).options(**given).load()
+        row = found.selectExpr("count(*)", "sum(id)").first()
+        expect(f"{sink}, rows and sum of ids", tuple(row), each_once(load.rows))
+    return speed
