@@ -153,9 +153,15 @@ class CompactionRequest:
             OptionError: If the filter cannot be parsed, or names a column that does not exist.
             CommitRejected: As `read_loads`.
         """
-        size = task_table_spec(table, options.target_file_size).file_size
         row_filter = None if self.where is None else _parse_filter(self.where, table)
-        return list(choose_groups(read_loads(table, row_filter), size, self.deleted_share))
+        return self.choose(read_loads(table, row_filter), table, options)
+
+    def choose(
+        self, loads: Sequence[FileLoad], table: Table, options: IcebergSinkOptions
+    ) -> list[Group]:
+        """Return the groups that are worth it, among some files of a table."""
+        size = task_table_spec(table, options.target_file_size).file_size
+        return list(choose_groups(loads, size, self.deleted_share))
 
 
 def _parse_filter(text: str, table: Table) -> BooleanExpression:

@@ -65,6 +65,8 @@ RUN_BY = {
     "parquet vacuum": ("unit/test_vacuum.py::*", "stores/test_parquet_table.py::*"),
     "parquet skipped": ("stores/test_parquet_files.py::*", "unit/test_parquet_growing.py::*"),
     "iceberg compact": ("unit/test_iceberg_compaction.py::*",),
+    "iceberg inspect": ("unit/test_iceberg_report.py::*",),
+    "iceberg snapshots": ("unit/test_iceberg_report.py::*",),
     "iceberg vacuum": ("unit/test_iceberg_vacuum.py::*", "stores/test_iceberg_table.py::*"),
     "epochs list": ("unit/test_status.py::test_epochs_are_listed_and_shown",),
     "epochs show": ("unit/test_status.py::test_epochs_are_listed_and_shown",),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from krishiv_spark.operate.commands.common import (
     clear,
     name_and_value,
     say,
+    say_json,
     say_lines,
     seconds,
     storage_of,
@@ -26,6 +28,7 @@ from krishiv_spark.storage.paths import url_scheme
 
 if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.compaction_groups import FileLoad
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
 __all__ = ["iceberg", "parquet", "skipped", "vacuum"]
 
@@ -165,19 +168,83 @@ def _vacuum_disk(  # noqa: PLR0913  as `vacuum`
 
 @click.group()
 def iceberg() -> None:
-    """Compact, clean up and move tables of krishiv-iceberg."""
+    """Inspect, compact, clean up and move tables of krishiv-iceberg."""
+
+
+def _of_table(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the argument and the options that name a table; see `_parse_table`."""
+    arguments = (
+        click.argument("table"),
+        click.option("--warehouse", help="Value of the query's option warehouse."),
+        click.option(
+            "-o",
+            "--option",
+            "given",
+            multiple=True,
+            help="Further options of the query, each as name=value.",
+        ),
+    )
+    for add in reversed(arguments):
+        command = add(command)
+    return command
+
+
+def _parse_table(
+    table: str, warehouse: str | None, given: tuple[str, ...], **own: str | None
+) -> IcebergSinkOptions:
+    """Return the options of a query that writes the table.
+
+    Args:
+        table: The table's name.
+        warehouse: Value of the option `warehouse`.
+        given: Further options, each as ``name=value``.
+        own: Options that a command has as its own; None for those that were not given.
+    """
+    from krishiv_spark.iceberg.options import FORMAT
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+
+    named = {"table": table, "warehouse": warehouse, **own}
+    texts = {name: text for name, text in named.items() if text is not None}
+    return IcebergSinkOptions.parse({**texts, **dict(map(name_and_value, given))}, FORMAT)
+
+
+@iceberg.command("inspect")
+@_of_table
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+def iceberg_inspect(*, as_json: bool, **place: Any) -> None:
+    """Show the size of TABLE, of its deletes and of its history, with advice."""
+    from krishiv_spark.iceberg.catalogs import open_table
+    from krishiv_spark.sinks.iceberg.table_report import TableReport
+
+    options = _parse_table(**place)
+    report = TableReport.read(open_table(options), options)
+    if as_json:
+        say_json({**asdict(report), "advice": report.advice()})
+    else:
+        say_lines(report.lines())
+
+
+@iceberg.command("snapshots")
+@_of_table
+@click.option(
+    "--most", type=click.IntRange(1), default=20, show_default=True, help="Snapshots to show."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per snapshot.")
+def iceberg_snapshots(*, most: int, as_json: bool, **place: Any) -> None:
+    """Show the newest snapshots of TABLE, with the query and epoch that wrote each."""
+    from krishiv_spark.iceberg.catalogs import open_table
+    from krishiv_spark.sinks.iceberg.table_report import list_snapshots
+
+    found = list_snapshots(open_table(_parse_table(**place)), most)
+    if as_json:
+        for one in found:
+            say_json(asdict(one))
+    else:
+        say_lines(found, "the table has no snapshot")
 
 
 @iceberg.command("vacuum")
-@click.argument("table")
-@click.option("--warehouse", help="Value of the query's option warehouse.")
-@click.option(
-    "-o",
-    "--option",
-    "given",
-    multiple=True,
-    help="Further options of the query, each as name=value.",
-)
+@_of_table
 @click.option(
     "--foreign-names",
     is_flag=True,
@@ -199,8 +266,7 @@ def iceberg() -> None:
 )
 @OLDER_THAN
 @DRY_RUN
-def iceberg_vacuum(  # noqa: PLR0913  one for each option of the command
-    table: str,
+def iceberg_vacuum(
     guard_s: float,
     *,
     foreign_names: bool,
@@ -210,13 +276,9 @@ def iceberg_vacuum(  # noqa: PLR0913  one for each option of the command
     **place: Any,
 ) -> None:
     """Remove files in the folders of TABLE that no snapshot refers to."""
-    from krishiv_spark.iceberg.options import FORMAT
-    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
     from krishiv_spark.sinks.iceberg.orphans import find_orphans, make_deleter
 
-    given = dict(map(name_and_value, place["given"]))
-    warehouse = {"warehouse": place["warehouse"]} if place["warehouse"] else {}
-    options = IcebergSinkOptions.parse({"table": table, **warehouse, **given}, FORMAT)
+    options = _parse_table(**place)
     found = find_orphans(
         options,
         guard_s,
@@ -235,15 +297,7 @@ def iceberg_vacuum(  # noqa: PLR0913  one for each option of the command
 
 
 @iceberg.command("compact")
-@click.argument("table")
-@click.option("--warehouse", help="Value of the query's option warehouse.")
-@click.option(
-    "-o",
-    "--option",
-    "given",
-    multiple=True,
-    help="Further options of the query, each as name=value.",
-)
+@_of_table
 @click.option(
     "--where",
     help="Compact only files that may have rows like these, such as \"day = '2026-11-27'\".",
@@ -261,7 +315,7 @@ def iceberg_vacuum(  # noqa: PLR0913  one for each option of the command
 )
 @click.option("--dry-run", is_flag=True, help="Show the groups of files, and change nothing.")
 def iceberg_compact(
-    table: str, where: str | None, deleted_share: float, *, dry_run: bool, **place: Any
+    where: str | None, target_size: str | None, deleted_share: float, *, dry_run: bool, **place: Any
 ) -> None:
     """Rewrite small files of TABLE, and files with deleted rows, as fewer files.
 
@@ -269,15 +323,10 @@ def iceberg_compact(
     if the command is interrupted, run it again to continue. The old files remain until their
     snapshots expire.
     """
-    from krishiv_spark.iceberg.options import FORMAT
     from krishiv_spark.sinks.iceberg.compaction import CompactionRequest, compact_in_steps
-    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
     from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 
-    given = dict(map(name_and_value, place["given"]))
-    own = {"warehouse": place["warehouse"], "targetFileSize": place["target_size"]}
-    own = {name: text for name, text in own.items() if text is not None}
-    options = IcebergSinkOptions.parse({"table": table, **own, **given}, FORMAT)
+    options = _parse_table(**place, targetFileSize=target_size)
     request = CompactionRequest(where, deleted_share)
     groups = request.find_groups(open_own_table(options), options)
     if not groups:
