@@ -284,11 +284,28 @@ def load_table(catalog: Catalog, options: IcebergOptions) -> Table:
 
     Raises:
         NoSuchTableError: If it is missing. Other errors of PyIceberg's catalogs pass.
+        ValueError: If the metadata contradicts itself.
     """
     for _ in range(_MOST_MOVES):
         with contextlib.suppress(FileNotFoundError):
-            return catalog.load_table(options.identifier)
-    return catalog.load_table(options.identifier)
+            return _check_branch(catalog.load_table(options.identifier))
+    return _check_branch(catalog.load_table(options.identifier))
+
+
+def _check_branch(table: Table) -> Table:
+    """Refuse a table whose main branch is not at its current snapshot.
+
+    They are the same by the Iceberg spec ("Table Metadata Fields"). A commit requires one of them,
+    and changes the other.
+    """
+    main, current = table.metadata.refs.get("main"), table.metadata.current_snapshot_id
+    at = None if main is None else main.snapshot_id
+    if at != current:
+        raise ValueError(
+            f"its metadata names snapshot {current} as the current one, and its branch main is at "
+            f"snapshot {at}"
+        )
+    return table
 
 
 def _describe_missing_table(options: IcebergOptions, catalog: Catalog) -> str:

@@ -240,12 +240,12 @@ def _open_or_create(options: IcebergSinkOptions, catalog: Catalog, rows: pa.Sche
 
     with explain_catalog_errors(options, f"open or make table {options.table_name}"):
         try:
-            found = catalog.load_table(options.identifier)
+            found = load_table(catalog, options)
         except (NoSuchTableError, NoSuchNamespaceError):
             try:
                 return _create_with_defaults(options, catalog, rows)
             except TableAlreadyExistsError:  # another query was faster
-                found = catalog.load_table(options.identifier)
+                found = load_table(catalog, options)
         check_existing_table_matches(options, found)
         return found
 

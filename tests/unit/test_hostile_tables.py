@@ -661,6 +661,26 @@ def route(folder):
     return IcebergRoute(options, ROWS.schema, OutputMode.APPEND, streaming=True)
 
 
+# --- metadata that contradicts itself
+
+
+@pytest.mark.parametrize("name", ["refs", "current-snapshot-id"])
+def test_a_main_branch_that_is_not_at_the_current_snapshot_is_refused(warehouse, name):
+    """Commits would fail with an error of PyIceberg that names neither table nor reason."""
+    IcebergLife(warehouse, checkpointLocation=f"{warehouse}/c").epoch(0, ROWS)
+
+    def change(metadata):
+        if name == "refs":
+            metadata["refs"]["main"]["snapshot-id"] = 2**63
+        else:
+            metadata[name] = None
+
+    alter(warehouse, change)
+    life = IcebergLife(warehouse, checkpointLocation=f"{warehouse}/c", query="query-2")
+    with pytest.raises(OptionError, match="its branch main is at snapshot"):
+        life.plan(ROWS)
+
+
 # --- sizes
 
 
