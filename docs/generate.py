@@ -53,6 +53,8 @@ from krishiv_spark.parquet.footers import (
     UnsupportedFileError,
 )
 from krishiv_spark.queries.failures import may_pass
+from krishiv_spark.sinks.fanout.dead_letter_options import DeadLetterOptions
+from krishiv_spark.sinks.fanout.dead_letters import TooManyBadRecords
 from krishiv_spark.sinks.numbered import NumberedJobOptions
 from krishiv_spark.sinks.options import LogPlaceOptions
 from krishiv_spark.sinks.participant import LostIntentError
@@ -101,6 +103,7 @@ ERRORS: tuple[type[errors.KrishivError], ...] = (
     KafkaRefusedError,
     LostIntentError,
     RecordError,
+    TooManyBadRecords,
     UnreadableError,
 )
 JOB_SCHEMA = ROOT / "docs" / "job.schema.json"
@@ -306,6 +309,7 @@ def blocks() -> dict[str, str]:
     tables["shared.sink"] = options_table(LogPlaceOptions, without=_OF_BATCHES)
     for source in every_format():
         tables |= format_tables(source)
+    tables["dead-letters"] = options_table(DeadLetterOptions, without=LogPlaceOptions.model_fields)
     tables["batches.sink"] = options_table(NumberedJobOptions, without=Options.model_fields)
     return {**tables, **storage_tables()}
 

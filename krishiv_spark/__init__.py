@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from krishiv_spark.formats import register
     from krishiv_spark.memory import memory_batches, memory_clear, memory_table
     from krishiv_spark.sinks.each_batch import each_batch, upsert
+    from krishiv_spark.sinks.fanout.letter_rules import with_rules
     from krishiv_spark.sinks.fanout.options import routed
     from krishiv_spark.sinks.iceberg.views.aggregate import aggregate
     from krishiv_spark.sources.memory.handle import memory_source
@@ -36,6 +37,7 @@ __all__ = [
     "register",
     "routed",
     "upsert",
+    "with_rules",
 ]
 
 _HOMES = {
@@ -49,6 +51,7 @@ _HOMES = {
     "memory_table": "krishiv_spark.memory",
     "routed": "krishiv_spark.sinks.fanout.options",
     "upsert": "krishiv_spark.sinks.each_batch",
+    "with_rules": "krishiv_spark.sinks.fanout.letter_rules",
 }
 
 

@@ -21,6 +21,7 @@ __all__ = ["main"]
 
 _HOMES = {
     "checkpoint": "checkpoint",
+    "dead-letters": "letters",
     "dev": "kafka_cluster",
     "doctor": "setup",
     "epochs": "query",

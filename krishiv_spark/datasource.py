@@ -33,7 +33,13 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.logged_writer import LoggedWriter
     from krishiv_spark.sources.base import StreamReader
 
-__all__ = ["DatasetOptions", "KrishivDataSource"]
+__all__ = ["DatasetOptions", "KrishivDataSource", "select_dead_letters"]
+
+
+def select_dead_letters(given: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a sink's options that configure dead letters; empty without dead letters."""
+    starts = ("deadletters.", "maxbadrecords")
+    return {key: text for key, text in given.items() if key.lower().startswith(starts)}
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,58 @@ class KrishivDataSource(DataSource):
             if role is not None:
                 with contextlib.suppress(OptionError):
                     found |= secrets_among(role.options_type, self.options)
+        if select_dead_letters(self.options):
+            found |= secrets_among(self.sink_options(self.options), self.options)
         return found
+
+    @classmethod
+    @final
+    def sink_options(cls, given: Mapping[str, str]) -> type[Options]:
+        """Return the class of the sink's options, which is another one with dead letters.
+
+        Args:
+            given: The options, unparsed.
+
+        Raises:
+            OptionError: If the format has no sink, or one that cannot have dead letters.
+        """
+        if cls.writer_type is None:
+            raise OptionError(f"{cls.format_name} is a source only: it cannot be written")
+        if not select_dead_letters(given):
+            return cls.writer_type.options_type
+        if cls.route_type is None:
+            from krishiv_spark.runtime.lazy import route_names
+
+            raise OptionError(
+                f"{cls.format_name}: the options 'deadLetters.*' and 'maxBadRecords' are for "
+                f"{', '.join(route_names())}, which share an epoch log with the target of the dead "
+                "letters. Divide the rows in the query instead: docs/foreachbatch.md"
+            )
+        from krishiv_spark.sinks.fanout.dead_letter_options import DeadLetterOptions
+
+        return DeadLetterOptions
+
+    @classmethod
+    @final
+    def open_sink(cls, given: Mapping[str, str]) -> tuple[type[Writer[Any, Any]], Options]:
+        """Return the sink for some options, and the parsed options.
+
+        All code that makes a writer from a user's options calls it.
+
+        Args:
+            given: The options, unparsed.
+
+        Raises:
+            OptionError: If the format has no sink, or an option is wrong.
+        """
+        options = cls.sink_options(given).parse(given, cls.format_name)
+        if select_dead_letters(given):
+            from krishiv_spark.sinks.fanout.dead_letters import DeadLetterWriter
+
+            return DeadLetterWriter, options
+        kind = cls.writer_for(options) or cls.writer_type
+        assert kind is not None, cls  # sink_options has refused it
+        return kind, options
 
     @final
     @message_before_traceback
@@ -246,13 +303,13 @@ class KrishivDataSource(DataSource):
         return self.reader_type(options, schema, streaming=streaming)
 
     def _writer(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writer[Any, Any]:
-        if self.writer_type is None:
-            raise OptionError(f"{self.format_name} is a source only: it cannot be written")
         from krishiv_spark.sinks.base import OutputMode
 
+        self.sink_options(self.options)  # refuses a format without a sink first
         self._check_spark(schema)
-        options = self.writer_type.options_type.parse(self.options, self.format_name)
-        warn_of_plain_secrets(type(options), self.options, self.format_name)
+        kind, options = self.open_sink(self.options)
+        models = {kind.options_type, (self.writer_type or kind).options_type}
+        for model in models:
+            warn_of_plain_secrets(model, self.options, self.format_name)
         mode = OutputMode.REPLACE if overwrite else OutputMode.APPEND
-        kind = self.writer_for(options) or self.writer_type
         return kind(options, arrow_schema(schema), mode, streaming=streaming)

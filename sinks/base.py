@@ -156,11 +156,14 @@ class Ownership(Generic[StagedT]):
         generation: A number that is higher than that of any owner before.
         generations: Number of owners of the query, with this one; 0 if they are not counted.
         salvaged: For sinks over an epoch log, the visible part of an epoch whose intent was voided.
+        newest: For sinks over an epoch log, the content of the newest intent as parsed JSON; None
+            before the first, and after one that was voided.
     """
 
     generation: int
     generations: int = 0
     salvaged: Salvaged[StagedT] | None = None
+    newest: Sequence[Any] | None = None
 
 
 class Publisher(ABC, Generic[StagedT]):
@@ -245,6 +248,9 @@ class Writer(ABC, Generic[StagedT, PlanT]):
     guarantee: ClassVar[Guarantee] = Guarantee.NONE
     only_streams: ClassVar[bool] = False
     """True if `check` refuses batch jobs, except those that users number."""
+    divides_queries: ClassVar[bool] = False
+    """True if the targets know the query by the ids of its parts, as the routes of a fan-out do.
+    They would not recognize the epochs of a sink without this attribute, nor would it theirs."""
     is_cleared_at_will: ClassVar[bool] = False
     """True if users may empty the target, or lose it at a restart, while the query continues. For
     numbered batches an empty target is then a warning, not an error."""

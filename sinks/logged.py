@@ -75,7 +75,9 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         )
         state = self._begin(log, claim, partial(self._check, log, epoch, claim))
         self._begun = state.owner
-        return Ownership(state.owner, state.generations, self._decode_salvaged(log, state))
+        salvaged = self._decode_salvaged(log, state)
+        newest = None if state.intent is None else state.intent.staged
+        return Ownership(state.owner, state.generations, salvaged, newest)
 
     def export_state(self, query: str) -> str:
         """Return the state of the log, which ends with the own owner entry."""

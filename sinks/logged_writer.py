@@ -58,6 +58,8 @@ class LoggedWriter(Writer[ModelT, PlanT]):
     """
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    takes_records: ClassVar[bool] = False
+    """True if rows are records of a topic, with the columns key, value and headers."""
 
     @abstractmethod
     def participant(self, view: LogView) -> Participant[ModelT]:

@@ -311,7 +311,7 @@ class JobChecker:
         if not place.is_ours:
             return None
         try:
-            model = _options_of(place.format, writes=writes)
+            model = _options_of(place.format, options, writes=writes)
         except OptionError as error:
             self._wrong((*at, "format"), str(error))
             return None
@@ -325,7 +325,7 @@ class JobChecker:
         self._problems.add(self._tree.mark_of((*self._base, *where)), text)
 
 
-def _options_of(name: str, *, writes: bool) -> type[Options]:
+def _options_of(name: str, options: Mapping[str, str], *, writes: bool) -> type[Options]:
     source = find_format(name)
     if source is None:
         known = [each.format_name for each in installed_formats()]
@@ -334,4 +334,4 @@ def _options_of(name: str, *, writes: bool) -> type[Options]:
     side = source.writer_type if writes else source.reader_type
     if side is None:
         raise OptionError(f"{name} cannot be {'written' if writes else 'read'}")
-    return side.options_type
+    return source.sink_options(options) if writes else side.options_type

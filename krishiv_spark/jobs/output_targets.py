@@ -244,8 +244,7 @@ def describe_target_of_output(output: ReadyOutput) -> QueryTarget | None:
         return _foreign_target(place.format, place.options)
     if source.writer_type is None:
         return None
-    options = source.writer_type.options_type.parse(place.options, place.format)
-    kind = source.writer_for(options) or source.writer_type
+    kind, options = source.open_sink(place.options)
     found = kind(options, pa.schema([]), OutputMode.APPEND, streaming=True).describe_target()
     hidden = {str.__str__(t) for t in place.options.values() if isinstance(t, Referenced)}
     return None if found is None else found.hiding(hidden)

@@ -163,7 +163,8 @@ def _local_folders(options: Options) -> Iterator[tuple[str, str]]:
     texts = {repr(written.get(field, field)): text for field, text in named.items()}
     routes: Mapping[str, Mapping[str, str]] = getattr(options, "routes", {})
     for route, given in routes.items():
-        texts |= {f"'route.{route}.{name}'": given.get(name) for name in _PATH_OPTIONS_OF_ROUTES}
+        for name in _PATH_OPTIONS_OF_ROUTES:
+            texts[repr(cast("Any", options).option_of_route(route, name))] = given.get(name)
     for name, text in texts.items():
         if isinstance(text, str) and os.path.sep in text:
             with contextlib.suppress(OptionError):

@@ -233,6 +233,10 @@ class CheckpointEpoch(EpochIdentity):
         is_first = epoch.offsets is not None and epoch.number == 0
         if checkpoint is not None and is_first and isinstance(committer, TwoPhaseCommitter):
             check_full_refresh(checkpoint, writer.options)
+        if checkpoint is not None:
+            from krishiv_spark.lifecycle.resumption import check_division
+
+            check_division(checkpoint, epoch.query, writer)
 
     def accept(
         self,

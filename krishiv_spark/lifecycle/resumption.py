@@ -22,7 +22,10 @@ from krishiv_spark.sinks.log_checks import check_first, check_history, check_tar
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from krishiv_spark.spark.query_target import QueryTarget
 
-__all__ = ["check_resumption", "check_same_target", "record_target"]
+__all__ = ["check_division", "check_resumption", "check_same_target", "record_target"]
+
+_DIVIDED = "krishiv-fanout"
+"""Format in the records of sinks whose targets know the query by the ids of its parts."""
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +57,7 @@ def check_resumption(
     query = checkpoint.known_query()
     if query is None:
         return
+    check_division(checkpoint, query, writer)
     now = _described_by(writer, hidden)
     if not new_target:
         check_same_target(checkpoint, now)
@@ -64,6 +68,36 @@ def check_resumption(
     except (OSError, ValueError):
         return  # Spark reads it first, and reports the fault
     _check_epochs(writer.committer(), checkpoint, query, planned, now)
+
+
+def check_division(checkpoint: SparkCheckpoint, query: str, writer: Writer[Any, Any]) -> None:
+    """Refuse a sink that became a fan-out, or stopped being one, under one checkpoint. Planner.
+
+    An epoch that was committed, and that Spark has not logged as completed, would be written twice:
+    the target knows it by the id of the query, or of a part of it, and would be asked for the
+    other. Within a process, calls after the first epoch cost nothing.
+
+    Args:
+        checkpoint: The checkpoint of the query.
+        query: The id of the query.
+        writer: The writer of its sink.
+
+    Raises:
+        CheckpointMismatch: If the checkpoint records a target of the other kind.
+    """
+    if _described.get((checkpoint, query)) == writer.options:
+        return
+    before = checkpoint.recorded_target()
+    if before is None or (before.format == _DIVIDED) == writer.divides_queries:
+        return
+    change = "without" if before.format == _DIVIDED else "with"
+    raise CheckpointMismatch(
+        f"the query of checkpoint {checkpoint.location} has written to {before}, and would now "
+        f"write {change} 'deadLetters.*' or the routes of a fan-out: its targets would not "
+        "recognize the epochs that they have. Nothing was written. Ways on: restore the options; "
+        "or stop the query normally, so that its newest epoch is completed, run 'krishiv-spark "
+        f"checkpoint copy {checkpoint.location} NEW', and start it with the checkpoint NEW"
+    )
 
 
 def check_same_target(

@@ -257,6 +257,13 @@ def _of_rows() -> Iterator[Metric]:
         counts=True,
     )
     yield _of_query(
+        "dead_letters",
+        "Rows that became dead letters, by rule, of queries with krishiv_spark.with_rules.",
+        lambda view: [((name,), n) for name, n in view.record.dead_letters.items()],
+        "rule",
+        counts=True,
+    )
+    yield _of_query(
         "rows_per_second", "Rows per second in the newest epoch.", _newest(lambda p: p.rows_per_s)
     )
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.queries.handle import QueryState
-from krishiv_spark.queries.progress import Progress, SourceProgress
+from krishiv_spark.queries.progress import Progress, SourceProgress, count_dead_letters
 from krishiv_spark.runtime.once import warn_once
 
 __all__ = ["QueryRecord", "QueryRecords"]
@@ -46,6 +46,7 @@ class QueryRecord:
         rows: Number of rows read.
         written: Number of rows written, as Spark counts them; None if Spark does not.
         late: Number of late rows that Spark's operators dropped.
+        dead_letters: Number of rows that became dead letters, by rule.
         phases: Seconds in each phase of the epochs, by Spark's names.
         source_rows: Number of rows read from each source, by its index.
         failures: Number of failures, by condition.
@@ -65,6 +66,7 @@ class QueryRecord:
     rows: int = 0
     written: int | None = 0
     late: int = 0
+    dead_letters: dict[str, int] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
     source_rows: dict[int, int] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
@@ -88,6 +90,8 @@ class QueryRecord:
             self.source_rows[place] = self.source_rows.get(place, 0) + read
         for operator in told.get("stateOperators") or ():
             self.late += _positive(operator.get("numRowsDroppedByWatermark"))
+        for rule, bad in count_dead_letters(told).items():
+            self.dead_letters[rule] = self.dead_letters.get(rule, 0) + bad
         self.told, self.looked = told, None
 
     def look(self, told: Mapping[str, Any]) -> None:
@@ -103,6 +107,7 @@ class QueryRecord:
         return replace(
             self,
             left=set(self.left),
+            dead_letters=dict(self.dead_letters),
             phases=dict(self.phases),
             source_rows=dict(self.source_rows),
             failures=dict(self.failures),

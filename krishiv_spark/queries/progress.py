@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,18 @@ from krishiv_spark.errors import QueryFailed
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.runtime.epoch_times import to_datetime
+from krishiv_spark.sinks.fanout.letter_rules import OBSERVED_LETTERS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Listening", "Progress", "SourceProgress", "listen"]
+__all__ = [
+    "Listening",
+    "Progress",
+    "SourceProgress",
+    "count_dead_letters",
+    "listen",
+]
 
 
 _WAITING = "_waiting"
@@ -104,6 +111,8 @@ class Progress:
         written: Number of rows written, as Spark counts them; None if it does not.
         state_rows: Number of rows in the state of all of Spark's operators.
         state_bytes: Memory for this state, as Spark reports it.
+        dead_letters: Number of rows that became dead letters, by rule, as `with_rules` counts them;
+            "(bad record)" for those without a rule.
     """
 
     query: str
@@ -121,6 +130,7 @@ class Progress:
     written: int | None
     state_rows: int
     state_bytes: int
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def event_time_lag(self) -> timedelta | None:
@@ -156,7 +166,20 @@ class Progress:
             written=written,
             state_rows=_total(told, "numRowsTotal"),
             state_bytes=_total(told, "memoryUsedBytes"),
+            dead_letters=count_dead_letters(told),
         )
+
+
+def count_dead_letters(told: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of dead letters in Spark's report of an epoch, by rule."""
+    found: dict[str, int] = {}
+    for name, values in (told.get("observedMetrics") or {}).items():
+        if name.startswith(OBSERVED_LETTERS):
+            # A Row, or its JSON as a mapping.
+            counts = values.asDict() if hasattr(values, "asDict") else values
+            for rule, count in counts.items():
+                found[rule] = found.get(rule, 0) + (_count(count) or 0)
+    return {rule: count for rule, count in found.items() if count}
 
 
 def is_idle(told: Mapping[str, Any]) -> bool:

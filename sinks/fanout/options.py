@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMAT",
     "FanoutOptions",
+    "by_route",
     "check_columns",
     "kind_of_route",
     "make_routes",
@@ -80,7 +81,12 @@ _PREFIX = "route."
 _KEY = re.compile(r"route\.([a-z0-9_]{1,40})\.(.+)", re.IGNORECASE)
 
 
-def _by_route(given: object) -> object:
+def by_route(given: object) -> object:
+    """Return the options of each route, from keys such as ``route.<name>.<option>``.
+
+    Raises:
+        ValueError: If a key has another form, or has two values.
+    """
     if not isinstance(given, Mapping):
         return given
     found: dict[str, dict[str, str]] = {}
@@ -104,6 +110,14 @@ class FanoutOptions(LogPlaceOptions):
         routes: The format of each route and its options, by the name of the route.
     """
 
+    def naming(self, route: str) -> contextlib.AbstractContextManager[None]:
+        """Return a context that adds the name of the route to errors about its options."""
+        return naming(f"{FORMAT}: route {route!r}: ")
+
+    def option_of_route(self, route: str, name: str) -> str:
+        """Return the name of an option of a route, as the user writes it."""
+        return f"{_PREFIX}{route}.{name}"
+
     collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **LogPlaceOptions.collects_prefixes,
         "routes": (_PREFIX,),
@@ -126,7 +140,7 @@ class FanoutOptions(LogPlaceOptions):
         given = {f"{_PREFIX}{r}.{k}": t for r, own in self.routes.items() for k, t in own.items()}
         return super().secrets() | {given[key] for key in self.secret_keys(given)} - {""}
 
-    routes: Annotated[Mapping[str, Mapping[str, InstanceOf[str]]], BeforeValidator(_by_route)] = (
+    routes: Annotated[Mapping[str, Mapping[str, InstanceOf[str]]], BeforeValidator(by_route)] = (
         Field(
             default={},
             validation_alias="route.<name>.<option>",
@@ -169,7 +183,7 @@ def make_routes(
     _require_one(options)
     made = {}
     for name, given in sorted(options.routes.items()):
-        with naming(name):
+        with options.naming(name):
             made[name] = _route(options, given, _columns(schema, name), mode, streaming=streaming)
     return made
 
@@ -251,14 +265,14 @@ def _columns(schema: pa.Schema, route: str) -> pa.Schema:
 
 
 @contextlib.contextmanager
-def naming(route: str) -> Iterator[None]:
-    """Add the name of the route to errors about its options and columns."""
+def naming(prefix: str) -> Iterator[None]:
+    """Add a prefix to errors about options and columns."""
     try:
         yield
     except OptionError as error:
-        raise OptionError(f"{FORMAT}: route {route!r}: {error}") from error
+        raise OptionError(f"{prefix}{error}") from error
     except SchemaError as error:
-        raise SchemaError(f"{FORMAT}: route {route!r}: {error}") from error
+        raise SchemaError(f"{prefix}{error}") from error
 
 
 Condition: TypeAlias = Union["Column", str]

@@ -79,13 +79,13 @@ class FanoutParticipant(Participant[StagedParts]):
         Raises:
             ValueError: If a part is damaged.
         """
-        found = StagedParts.model_validate_json(text)
+        found = super().load(text)
         parts = {
             route: tuple(map(part.load, map(json.dumps, found.parts[route])))
             for route, part in self._parts.items()
             if route in found.parts
         }
-        return StagedParts(parts={**found.parts, **parts})
+        return found.model_copy(update={"parts": {**found.parts, **parts}})
 
     # --- committer
 

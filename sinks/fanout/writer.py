@@ -25,7 +25,6 @@ from krishiv_spark.sinks.fanout.options import (
     FanoutOptions,
     check_columns,
     make_routes,
-    naming,
 )
 from krishiv_spark.sinks.fanout.participant import FanoutParticipant, RoutePlans, StagedParts
 from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
@@ -160,6 +159,7 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
 
     options_type = FanoutOptions
     only_streams = True
+    divides_queries = True
     options: FanoutOptions
 
     @cached_property
@@ -175,6 +175,13 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
         self._check(lambda route: route.check_start())
 
     def _check(self, check: Callable[[LoggedWriter[Any, Any]], None]) -> None:
+        self._check_frame()
+        for name, route in self._routes.items():
+            with self.options.naming(name):
+                check(route)
+
+    def _check_frame(self) -> None:
+        """Refuse a write or a frame that has no routes."""
         if not self.streaming:
             raise OptionError(
                 f"{FORMAT}: a batch write has no permanent log on which several targets could "
@@ -183,9 +190,6 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
             )
         # This check is first: a misspelt route leaves another one without required options.
         check_columns(self.options, self.schema)
-        for name, route in self._routes.items():
-            with naming(name):
-                check(route)
 
     def describe_target(self) -> QueryTarget:
         """Driver: describe the targets of all routes."""
@@ -202,7 +206,7 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
         participant, plans = self.participant(LogView(self.log_location)), {}
         for name, route in self._routes.items():
             own = None if ownership is None else participant.part_of_ownership(ownership, name)
-            with naming(name):
+            with self.options.naming(name):
                 plans[name] = route.plan(own)
         return RoutePlans(plans)
 

@@ -88,6 +88,7 @@ class KafkaWriter(LoggedWriter[StagedTransaction, KafkaPlan]):
 
     options_type = KafkaSinkOptions
     options: KafkaSinkOptions
+    takes_records = True
 
     # --- planner
 

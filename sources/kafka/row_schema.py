@@ -26,6 +26,8 @@ from krishiv_spark.sources.kafka.values import (
     POSITION_COLUMNS,
     RAW_COLUMN,
     RAW_KEY_COLUMN,
+    SOURCE_COLUMN,
+    SOURCE_PARTS,
     UNKNOWN_COLUMN,
     ValueDecoder,
     ValuePolicies,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from krishiv_spark.sources.kafka.avro_keys import AvroKeys
 
 __all__ = ["KafkaRowSchema", "parse_fields"]
+
+_SOURCE = pa.field(SOURCE_COLUMN, pa.struct([SCHEMA.field(name) for name in SOURCE_PARTS]))
 
 _JSON_BYTES = 2**20
 """Approximate number of bytes that are parsed at once: the parser makes several copies of them."""
@@ -128,6 +132,9 @@ class KafkaRowSchema:
         has_declared = options.value_schema is not None or value_schema is not None
         known = _value_fields(options, value_schema) if has_declared else None
         others = {*SCHEMA.names, RAW_COLUMN, *(field.name for field in _added_columns(options))}
+        # Values may have a field of this name, which has another type.
+        if options.bad_records == "divert" and _SOURCE in list(schema):
+            others.add(SOURCE_COLUMN)
         named = {field.name: field.nullable for field in known} if known is not None else None
         fields = tuple(f for f in schema if _is_field(f.name, named, others))
         if named is not None:  # Spark may return them as nullable, because of bad values
@@ -155,7 +162,14 @@ class KafkaRowSchema:
         found = {name for name in self.schema.names if name not in own} & {*SCHEMA.names}
         if self._reads_keys:
             found |= {"key", *POSITION_COLUMNS}
+        if self._has_source:
+            found |= {*SOURCE_PARTS}
         return frozenset(found | {"value", *POSITION_COLUMNS} if self._has_form else found)
+
+    @property
+    def _has_source(self) -> bool:
+        is_field = any(field.name == SOURCE_COLUMN for field in self.fields)
+        return SOURCE_COLUMN in self.schema.names and not is_field
 
     @property
     def _has_form(self) -> bool:
@@ -209,6 +223,10 @@ class KafkaRowSchema:
         rows = max(len(batch) * _JSON_BYTES // max(batch.nbytes, 1), 1)
         for begin in range(0, len(batch), rows):
             part = batch.slice(begin, rows)
+            if self._has_source:  # with the bytes of the key
+                parts = [part.column(name) for name in SOURCE_PARTS]
+                source = pa.StructArray.from_arrays(parts, fields=list(_SOURCE.type))
+                part = part.append_column(_SOURCE, source)
             if keys is not None:
                 part = keys.decode(part)
             yield self._decoder.decode(part) if self._has_form else part.select(self.schema.names)
@@ -324,7 +342,8 @@ def _all_columns(
     if options.bad_records != "fail" or options.null_values == "keep":
         fields = tuple(field.with_nullable(nullable=True) for field in fields)
     # Fields of the values take precedence, so that a column name keeps its meaning.
-    others = [pa.field(RAW_COLUMN, pa.binary()), *_added_columns(options), *kafka]
+    source = [_SOURCE] if options.bad_records == "divert" else []
+    others = [pa.field(RAW_COLUMN, pa.binary()), *_added_columns(options), *source, *kafka]
     return pa.schema([*fields, *(each for each in others if each.name not in own)])
 
 

@@ -25,6 +25,8 @@ __all__ = [
     "POSITION_COLUMNS",
     "RAW_COLUMN",
     "RAW_KEY_COLUMN",
+    "SOURCE_COLUMN",
+    "SOURCE_PARTS",
     "UNKNOWN_COLUMN",
     "ParsedValues",
     "UnknownFields",
@@ -36,6 +38,9 @@ __all__ = [
 
 RAW_COLUMN, ERROR_COLUMN, UNKNOWN_COLUMN = "_raw", "_error", "_unknown"
 RAW_KEY_COLUMN = "_raw_key"
+SOURCE_COLUMN = "_source"
+SOURCE_PARTS = ("topic", "partition", "offset", "timestamp", "key")
+"""Columns of Kafka that `SOURCE_COLUMN` contains."""
 
 _log = logging.getLogger(__name__)
 POSITION_COLUMNS = ("topic", "partition", "offset")

@@ -8,6 +8,7 @@ import pytest
 from wheels import ROOT
 
 from krishiv_spark.formats import every_format
+from krishiv_spark.sinks.fanout.dead_letter_options import DeadLetterOptions
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 FORMATS = [
@@ -21,7 +22,7 @@ BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 WORDS = 450
 SPARKS_OWN = {"columnnameofcorruptrecord"}
 PREFIXES = ("catalog.", "kafka.", "spark.", "storage.", "tableproperty.")
-OF_A_PART = re.compile(r"(route\.\w+|first|then)\.")
+OF_A_PART = re.compile(r"(route\.\w+|first|then|deadLetters)\.", re.IGNORECASE)
 
 
 def options() -> set[str]:
@@ -32,6 +33,7 @@ def options() -> set[str]:
         for part in (source.reader_type, source.writer_type)
         if part
     )
+    models = (*models, DeadLetterOptions)
     return {"format", *(name.lower() for model in models for name in model.names())}
 
 

@@ -70,6 +70,10 @@ RUN_BY = {
     "iceberg vacuum": ("unit/test_iceberg_vacuum.py::*", "stores/test_iceberg_table.py::*"),
     "epochs list": ("unit/test_status.py::test_epochs_are_listed_and_shown",),
     "epochs show": ("unit/test_status.py::test_epochs_are_listed_and_shown",),
+    "dead-letters show": (
+        "unit/test_dead_letters.py::test_a_command_counts_letters_by_reason",
+        "spark/test_dead_letters.py::test_the_command_reads_letters_of_a_topic",
+    ),
     "replay": (
         "unit/test_replay.py::*",
         "unit/test_replay_sinks.py::*",

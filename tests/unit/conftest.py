@@ -9,6 +9,7 @@ import pytest
 from forgetting_proxy import forgetting
 from journals import ModelJournal
 from sink_life import close_pool
+from small_disks import Disk
 
 from krishiv_spark.lifecycle import epoch_write
 from krishiv_spark.offsets.journal import open_journal
@@ -109,3 +110,16 @@ def journal(request, tmp_path):
     if request.param == "object in memory":
         return open_journal(f"memory://{uuid.uuid4().hex}/log")
     return open_journal(f"{request.getfixturevalue('s3')}/some/log/")
+
+
+@pytest.fixture
+def disk(tmp_path):
+    opened = []
+
+    def mount(options):
+        opened.append(Disk(tmp_path / "disk", options))
+        return opened[-1]
+
+    yield mount
+    for each in opened:
+        each.close()

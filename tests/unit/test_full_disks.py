@@ -1,12 +1,11 @@
 """A disk without space: one error, with the folders that may be meant."""
 
 import errno
-import os
-import subprocess
 from contextlib import suppress
 
 import pytest
 from sink_life import Life, rows
+from small_disks import fill
 from tables import look
 
 from krishiv_spark.errors import CommitUnknown, StorageError
@@ -52,39 +51,6 @@ def test_the_folders_of_a_fan_out_s_routes_are_shown(tmp_path):
         raise OSError(errno.ENOSPC, "full")
 
 
-class Disk:
-    """A small file system of its own."""
-
-    def __init__(self, folder, options):
-        self.folder = folder
-        folder.mkdir()
-        self._mount("-t", "tmpfs", "-o", options, "tmpfs")
-
-    def _mount(self, *words):
-        done = subprocess.run(["mount", *words, self.folder], capture_output=True, check=False)
-        if done.returncode:
-            pytest.skip(f"no file system can be mounted here: {done.stderr.decode()}")
-
-    def make_read_only(self):
-        self._mount("-o", "remount,ro")
-
-    def close(self):
-        subprocess.run(["umount", "-l", self.folder], check=True)
-
-
-@pytest.fixture
-def disk(tmp_path):
-    opened = []
-
-    def mount(options):
-        opened.append(Disk(tmp_path / "disk", options))
-        return opened[-1]
-
-    yield mount
-    for each in opened:
-        each.close()
-
-
 def test_a_disk_without_inodes_has_bytes_and_takes_no_file(disk):
     folder = disk("size=1m,nr_inodes=4").folder
     said = rf"No space left .* bytes, but no inode \(no new file\) for 'warehouse' \({folder}\)"
@@ -124,13 +90,6 @@ def epoch(life, number):
 
 def stream_on(disk):
     return Life(ParquetWriter, {"path": f"{disk.folder}/t"}, "q1", OutputMode.APPEND)
-
-
-def fill(disk, *, pages):
-    """Leave so much room, in the pages by which such a disk is counted."""
-    free = os.statvfs(disk.folder)
-    left = free.f_bavail * free.f_frsize - 4096 * pages
-    (disk.folder / "filler").write_bytes(b"x" * left)
 
 
 @pytest.mark.parametrize("pages", range(4))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.kafka.records.scanner import SCHEMA
 from krishiv_spark.sources.kafka.json_parsing import JsonParser
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema, parse_fields
@@ -57,6 +58,44 @@ def test_a_given_schema_rules():
         KafkaRowSchema.from_schema(options(valueFormat="json", badRecords="divert"), schema)
     with pytest.raises(SchemaError, match="column 'id', which Kafka does not have"):
         KafkaRowSchema.from_schema(options(), schema)
+
+
+def test_the_position_of_each_record_is_one_column():
+    json_of = {"valueFormat": "json", "badRecords": "divert"}
+    named = {**json_of, "valueSchema": "id BIGINT", "columns": "id, _error, _source, _raw"}
+    shape = KafkaRowSchema.from_options(options(**named))
+    parts = ["topic", "partition", "offset", "timestamp", "key"]
+    assert shape.kafka_columns == {"value", *parts}
+    batch = pa.RecordBatch.from_pylist(
+        [
+            {"key": b"k", "value": text, "topic": "t", "partition": 3, "offset": n, "timestamp": n}
+            for n, text in enumerate([b'{"id": 1}', b"oops"])
+        ],
+        pa.schema([SCHEMA.field(name) for name in ("value", *parts)]),
+    )
+    for options_given in (named, {**json_of}):  # as inferred, and as Spark gives it back
+        again = KafkaRowSchema.from_schema(options(**options_given), shape.schema)
+        assert [each.name for each in again.fields] == ["id"]
+        (found,) = again.convert(batch)
+        assert [list(row.values())[:4] for row in found.column("_source").to_pylist()] == [
+            [
+                "t",
+                3,
+                n,
+                dt.datetime.fromtimestamp(0, dt.timezone.utc) + dt.timedelta(microseconds=n),
+            ]
+            for n in range(2)
+        ]
+        assert found.column("_raw").to_pylist() == [None, b"oops"]
+
+
+def test_values_may_have_a_field_with_the_name_of_the_position():
+    json_of = {"valueFormat": "json", "badRecords": "divert", "valueSchema": "_source STRING"}
+    shape = KafkaRowSchema.from_options(options(**json_of))
+    assert shape.schema.names == ["_source", "_raw", "_error"]
+    assert shape.kafka_columns == {"value", *POSITION_COLUMNS}
+    schema = pa.schema([("_source", pa.string()), ("_raw", pa.binary())])
+    assert rows([b'{"_source": "a"}'], schema, badRecords="divert") == [("a", None)]
 
 
 def rows(batch_of, schema, **given):

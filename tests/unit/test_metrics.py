@@ -17,7 +17,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.metrics.definitions import METRICS, OF_QUERY, OTHER_TOPICS, topic_shares
 from krishiv_spark.metrics.records import QueryRecords
 from krishiv_spark.metrics.reporting import RecordingListener
-from krishiv_spark.queries import SourceProgress
+from krishiv_spark.queries import Progress, SourceProgress
 
 OURS = "krishiv_spark.errors.CommitUnknown: the broker did not answer\n at a.b.C"
 
@@ -415,6 +415,24 @@ def test_topics_after_the_twentieth_are_told_together():
     shares = topic_shares(topics(50, 100))
     assert len(shares) == 20 * 10 + 1
     assert (shares[-1].topic, shares[-1].waiting) == (OTHER_TOPICS, 30 * 100)
+
+
+def test_dead_letters_are_counted_by_rule(session, served):
+    counts = {"small": 2, "odd": 0, "(bad record)": 4}
+    observed = {"krishiv_dead_letters_1": counts, "krishiv_dead_letters_2": {"small": 1}}
+    observed["of a user"] = {"small": 100}
+    session.tell(started(), progressed(0, observedMetrics=observed), progressed(1))
+    session.tell(progressed(2, observedMetrics=observed))
+    found = values(scraped(served))
+    name = "krishiv_query_dead_letters_total"
+    assert {key[1]: found[key] for key in found if key[0] == name} == {
+        "small": 6,
+        "(bad record)": 8,
+    }
+    assert Progress.of(progressed(0, observedMetrics=observed).progress).dead_letters == {
+        "small": 3,
+        "(bad record)": 4,
+    }
 
 
 def test_our_own_form_of_offsets():

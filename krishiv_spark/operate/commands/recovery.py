@@ -141,10 +141,9 @@ def _operator(name: str, checkpoint: str, given: tuple[str, ...]) -> Operator:
 
     options = {**dict(map(name_and_value, given)), "checkpointLocation": checkpoint}
     source = format_of(name)
-    kind = source.writer_type
-    if kind is None:
+    if source.writer_type is None:
         raise OptionError(f"{source.format_name} is not a sink")
-    parsed = kind.options_type.parse(options, source.format_name)
+    kind, parsed = source.open_sink(options)
     # There are no columns, since only the log is read.
     committer = kind(parsed, pa.schema([]), OutputMode.APPEND, streaming=True).committer()
     if not isinstance(committer, LogCommitter):

@@ -27,6 +27,7 @@ from krishiv_spark.storage.files import StoredEntry
 __all__ = [
     "CheckpointStatus",
     "EpochStatus",
+    "LetterStatus",
     "LogStatus",
     "TableStatus",
     "inspect_checkpoint",
@@ -211,6 +212,21 @@ class EpochStatus:
 
 
 @dataclass(frozen=True)
+class LetterStatus:
+    """The numbers of dead letters that an epoch log contains.
+
+    Attributes:
+        rows: Number of all rows of the newest epoch with rows.
+        bad: Number of its dead letters by reason.
+        total: Number of dead letters of all epochs by reason.
+    """
+
+    rows: int
+    bad: Mapping[str, int]
+    total: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class LogStatus:
     """The content of an epoch log.
 
@@ -224,6 +240,7 @@ class LogStatus:
         owner: Host and process of the newest owner; empty for none.
         owner_ms: Start time of the owner by its clock; None if it is not recorded.
         target: The identity of the external system, if the log contains it.
+        letters: The numbers of dead letters; None for a sink without dead letters.
     """
 
     place: str
@@ -235,6 +252,7 @@ class LogStatus:
     owner: str
     owner_ms: int | None
     target: str | None
+    letters: LetterStatus | None = None
 
 
 @dataclass(frozen=True)
@@ -385,7 +403,17 @@ def _log_status(place: StoreUrl, query: str, checkpoint: SparkCheckpoint) -> Log
         owner=state.owner_writer,
         owner_ms=state.at,
         target=None if state.claim is None else state.claim.target,
+        letters=_letters(state),
     )
+
+
+def _letters(state: State) -> LetterStatus | None:
+    staged = None if state.intent is None else state.intent.staged
+    found = [item for item in staged or () if isinstance(item, dict) and "bad" in item]
+    if not found:
+        return None
+    newest = found[0]
+    return LetterStatus(newest.get("rows", 0), newest["bad"], newest.get("total", {}))
 
 
 def list_file_sizes(storage: Storage, folder: StoreUrl) -> list[int]:

@@ -12,6 +12,7 @@ from krishiv_spark.operate.inspection.positions import format_moment, offsets_by
 from krishiv_spark.operate.inspection.query_status import (
     CheckpointStatus,
     EpochStatus,
+    LetterStatus,
     LogStatus,
     TableStatus,
     inspect_checkpoint,
@@ -268,6 +269,15 @@ def _log(log: LogStatus | None, live: LiveStatus) -> Iterator[str]:
     yield f"last owner  {log.owner or 'none'}{since}"
     if log.target is not None:
         yield f"target      {log.target}"
+    if log.letters is not None:
+        yield from _letters(log.letters)
+
+
+def _letters(letters: LetterStatus) -> Iterator[str]:
+    bad, total = sum(letters.bad.values()), sum(letters.total.values())
+    yield f"dead        {bad} of the {letters.rows} rows of the newest epoch, {total} of all epochs"
+    for reason, count in letters.total.items():
+        yield f"            {count}  {reason}"
 
 
 def _table(table: TableStatus) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from krishiv_spark.datasource import select_dead_letters
 from krishiv_spark.errors import LogError, OptionError
 from krishiv_spark.offsets import Claim, open_log
 from krishiv_spark.sinks.log_checks import operators_claim
@@ -14,6 +15,7 @@ from krishiv_spark.storage import StoreUrl
 
 if TYPE_CHECKING:
     from krishiv_spark.memory.results import QueryResult
+    from krishiv_spark.options import Options
     from krishiv_spark.sinks.iceberg.rollback import Rollback
     from krishiv_spark.sinks.logged import LogCommitter
 
@@ -184,26 +186,47 @@ def open_target(
     name = name or _guess(given, checkpoint, query)
     if name == "kafka":
         raise OptionError(kafka_cannot(checkpoint.location, first))
-    if name == "fanout" and (route := _kafka_route(given)) is not None:
-        raise OptionError(f"route {route!r}: {kafka_cannot(checkpoint.location, first)}")
+    if (route := _kafka_route(given)) is not None:
+        raise OptionError(f"{route}: {kafka_cannot(checkpoint.location, first)}")
+    _check_options_of_routes(checkpoint, given, name)
     if name == "memory":
         from krishiv_spark.memory.results import QueryResult
         from krishiv_spark.memory.store import open_store
 
         return _MemoryTarget(QueryResult(open_store(), query))
-    if name == "iceberg":
+    if name == "iceberg" and not select_dead_letters(given):
         return _TableTarget(_rollback(checkpoint, given))
     committer = _committer(name, checkpoint, given)
     return _LogTarget(committer, checkpoint, query, f"krishiv-{name}")
 
 
 def _kafka_route(given: Mapping[str, str]) -> str | None:
-    """Return the name of a route to a topic; None for none."""
+    """Return the name of a route to a topic, for a message; None for none."""
     for key, text in given.items():
         words = key.lower().split(".")
-        if words[0] == "route" and words[2:] == ["format"] and text.lower() == "krishiv-kafka":
-            return words[1]
+        if words[-1] == "format" and text.lower() == "krishiv-kafka":
+            if words[0] == "route":
+                return f"route {words[1]!r}"
+            if words[0] == "deadletters":
+                return "deadLetters"
     return None
+
+
+def _check_options_of_routes(
+    checkpoint: SparkCheckpoint, given: Mapping[str, str], name: str
+) -> None:
+    """Refuse the options of one target for a query that has several.
+
+    Raises:
+        OptionError: If the checkpoint records several targets, and the options name one.
+    """
+    recorded = checkpoint.recorded_target()
+    is_divided = recorded is not None and recorded.format == "krishiv-fanout"
+    if is_divided and name != "fanout" and not select_dead_letters(given):
+        raise OptionError(
+            f"the query writes to {recorded}: give the options of all targets, with -o "
+            "deadLetters.format=… or -o route.NAME.format=…"
+        )
 
 
 def _guess(given: Mapping[str, str], checkpoint: SparkCheckpoint, query: str) -> str:
@@ -237,8 +260,8 @@ def _rollback(checkpoint: SparkCheckpoint, given: Mapping[str, str]) -> Rollback
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
     from krishiv_spark.sinks.iceberg.rollback import Rollback
 
-    options = _parse_options(IcebergSinkOptions, "krishiv-iceberg", checkpoint, given)
-    return Rollback(options)
+    own = _sink_options(IcebergSinkOptions, checkpoint, given)
+    return Rollback(IcebergSinkOptions.parse(own, "krishiv-iceberg"))
 
 
 def _committer(
@@ -254,7 +277,8 @@ def _committer(
     kind = source.writer_type
     if kind is None:
         raise OptionError(f"{source.format_name} is not a sink")
-    options = _parse_options(kind.options_type, source.format_name, checkpoint, given)
+    own = _sink_options(kind.options_type, checkpoint, given) | select_dead_letters(given)
+    kind, options = source.open_sink(own)
     # There are no columns, since nothing is written.
     writer = kind(options, pa.schema([]), OutputMode.APPEND, streaming=True)
     committer = writer.committer()
@@ -265,14 +289,13 @@ def _committer(
     return committer
 
 
-def _parse_options(
-    model: Any, name: str, checkpoint: SparkCheckpoint, given: Mapping[str, str]
-) -> Any:
-    """Return the options of a sink.
+def _sink_options(
+    model: type[Options], checkpoint: SparkCheckpoint, given: Mapping[str, str]
+) -> dict[str, str]:
+    """Return those of the given options that a sink has, with its checkpoint.
 
     Raises:
-        OptionError: If they are invalid, or name a query whose epochs are not those of a
-            checkpoint.
+        OptionError: If they name a query whose epochs are not those of a checkpoint.
     """
     taken = {"txnappid", "txnversion", "queryid", "checkpointlocation"}
     for key in given:
@@ -282,4 +305,4 @@ def _parse_options(
                 "identify the epochs in its target"
             )
     own = {key: text for key, text in model.select(given).items() if key.lower() not in taken}
-    return model.parse({**own, "checkpointLocation": checkpoint.location}, name)
+    return {**own, "checkpointLocation": checkpoint.location}
