@@ -40,6 +40,7 @@ from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTrans
 from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup, is_parquet, plan_data_files
 from krishiv_spark.sinks.iceberg.table_copies import open_own_table
+from krishiv_spark.sinks.iceberg.table_setup import check_version
 from krishiv_spark.sinks.iceberg.task_table import task_table_spec
 
 if TYPE_CHECKING:
@@ -223,6 +224,8 @@ class Compaction:
         self._options = options
         self._file_size = options.target_file_size if file_size is None else file_size
         self._numbers = itertools.count()
+        self._may_have_succeeded = False
+        """True from the moment a commit is sent until the catalog says that it was not accepted."""
 
     def run(self, table: Table, groups: Sequence[Group]) -> Compacted:
         """Rewrite groups and commit them.
@@ -235,16 +238,16 @@ class Compaction:
             CommitUnknown: If the catalog does not say whether the commit was accepted. Rows are
                 right in either case; new files may remain for vacuum.
             SinkError: If other commits are always faster, or rows of a file cannot be read.
+            OptionError: If the table has a format version that this package does not write.
         """
         with redact_errors(table.io, f"compact table {self._options.table_name}"):
             done: list[_Rewritten] = []
             try:
                 done += (self._rewrite(table, group) for group in groups)
                 return self._commit(table, done)
-            except CommitUnknown:
-                raise
-            except BaseException:
-                self._delete(table, done)
+            except BaseException:  # also an interrupt, which may come while a commit is sent
+                if not self._may_have_succeeded:
+                    self._delete(table, done)
                 raise
 
     def _rewrite(self, table: Table, group: Group) -> _Rewritten:
@@ -255,6 +258,7 @@ class Compaction:
         """
         lookup = RowLookup(table, ())
         rows = (batch for load in group for batch in lookup.read(load.task))
+        check_version(table, self._options)
         spec = task_table_spec(table, self._file_size)
         staged = write_files(spec, rows, Task(_NAME, 0, next(self._numbers), 0))
         files = () if staged is None else staged.files
@@ -273,6 +277,7 @@ class Compaction:
     def _commit(self, table: Table, done: Sequence[_Rewritten]) -> Compacted:
         backoff = self._options.commit_backoff()
         while True:
+            check_version(table, self._options)
             live = _LiveFiles(table)
             same = [one for one in done if live.has(one.group)]
             if not same:
@@ -307,9 +312,11 @@ class Compaction:
         EpochSnapshot(
             transaction, summary, changes, merge=merge, operation=Operation.REPLACE
         ).commit()
+        self._may_have_succeeded = True
         try:
             transaction.compare_and_set()
         except CommitFailedException:
+            self._may_have_succeeded = False
             remove_written(transaction.producer)
             return False
         except Exception as error:

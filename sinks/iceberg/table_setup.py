@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["CachedTable", "check_table", "find_table", "prepare_table"]
+__all__ = ["CachedTable", "check_table", "check_version", "find_table", "prepare_table"]
 
 _NEWEST_VERSION = 2
 _MAX_RACES = 10
@@ -120,7 +120,7 @@ def prepare_table(
     catalog = _open_catalog(options, create=options.create_table == "ifMissing")
     table = _open_or_create(options, catalog, rows)
     check_own_warehouse(table, options)
-    _check_version(table, options)
+    check_version(table, options)
     _check_location(table)
     if accept is not None:
         accept(table)
@@ -152,7 +152,7 @@ def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table | None:
         return None
     check_existing_table_matches(options, table)
     check_own_warehouse(table, options)
-    _check_version(table, options)
+    check_version(table, options)
     _check_location(table)
     columns = to_arrow_columns(table.schema())
     check_columns(rows, columns, options.table_name, options.schema_evolution)
@@ -310,7 +310,12 @@ def _to_iceberg_schema(columns: pa.Schema) -> Schema:
     return to_schema_without_ids(columns)
 
 
-def _check_version(table: Table, options: IcebergSinkOptions) -> None:
+def check_version(table: Table, options: IcebergSinkOptions) -> None:
+    """Refuse a table whose format version this package does not write. Driver, operator.
+
+    Raises:
+        OptionError: If its version is newer.
+    """
     if table.format_version > _NEWEST_VERSION:
         raise OptionError(
             f"{FORMAT}: table {options.table_name} has format version {table.format_version}, "

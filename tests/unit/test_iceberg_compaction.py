@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from command_line import Command
+from hostile_tables import alter
 from hypothesis import given
 from hypothesis import strategies as st
 from iceberg_life import TABLE, IcebergLife, at_next_commit, table_of
@@ -224,6 +225,30 @@ def test_an_unknown_outcome_is_named_and_loses_nothing(upserts, monkeypatch):
         upserts.compact()
     upserts.check()
     assert upserts.unnamed() != set()  # the commit may still arrive: vacuum removes them later
+
+
+def test_an_interrupt_while_the_commit_is_sent_removes_no_file_of_the_table(upserts, monkeypatch):
+    upserts.run(epochs=4)
+
+    def commit_and_interrupt(commit):
+        commit()
+        raise KeyboardInterrupt
+
+    at_next_commit(monkeypatch, commit_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        upserts.compact()
+    upserts.check()
+    assert upserts.groups() == []
+
+
+def test_a_table_that_was_upgraded_meanwhile_is_left_as_it_is(tmp_path):
+    upserts = Upserts(tmp_path)
+    upserts.run(epochs=4)
+    groups = upserts.groups()
+    alter(upserts.warehouse, lambda found: found.update({"format-version": 3, "next-row-id": 0}))
+    with pytest.raises(OptionError, match="has format version 3"):
+        upserts.compact(groups)
+    assert upserts.unnamed() == set()
 
 
 def test_other_commits_that_are_always_faster_end_it(upserts, monkeypatch):
