@@ -1,7 +1,7 @@
 """A request more to the broker in each epoch is found by ``./run bench --counts``."""
 
 import pytest
-from planted_counts import regressions
+from planted_counts import count_regressions
 
 from krishiv_spark.kafka.dev import open_cluster
 
@@ -15,4 +15,4 @@ name, more = "end_transactions", lambda client, *_: client.fetch_topics([])
 def test_a_request_more_in_each_epoch_is_a_regression():
     with open_cluster() as cluster:
         servers = {"kafka": {"bootstrap": cluster.bootstrap}}
-        assert "Metadata" in regressions("sink.kafka", ASKS_ONCE_MORE, servers)
+        assert "Metadata" in count_regressions("sink.kafka", ASKS_ONCE_MORE, servers)

@@ -7,7 +7,7 @@ from fan_queries import routes_below
 from iceberg_tables import table_in
 from kafka_topics import Onlooker, make_topic
 from patience import await_none
-from replays import exactly, forget, table_rows
+from replays import count_range, forget, table_rows
 from sleeping_driver import STREAMS, SleepingDriver
 from spark_starts import make_checkpoint
 
@@ -90,12 +90,12 @@ class Query:
 
     def wake(self, sleeper, endings=REFUSED):
         """Wake a driver of epoch 2 up, which its successor has run: the rows stay as they are."""
-        assert self._target.rows() == exactly(30)
+        assert self._target.rows() == count_range(30)
         last = sleeper.wake()[-1]
-        assert self._target.rows() == exactly(30)
+        assert self._target.rows() == count_range(30)
         assert any(name in last for name in endings), last
         self.run(3, 4)
-        assert self._target.rows() == exactly(50)
+        assert self._target.rows() == count_range(50)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from contextlib import closing
 from functools import partial
 
 import pytest
-from fanout_sides import Files, Table, Topic, pair_of
+from fanout_sides import Files, Table, Topic, make_pair
 from kafka_topics import Onlooker
 from patience import await_none
 
@@ -43,7 +43,7 @@ def play(topic, tmp_path):
 
     def driver(*sides, outside):
         makes = [side or topic for side in sides]
-        player = SinkPlayer(partial(pair_of, makes, outside=outside), tmp_path, "exactly once")
+        player = SinkPlayer(partial(make_pair, makes, outside=outside), tmp_path, "exactly once")
         players.append(player)
         return player.driver()
 

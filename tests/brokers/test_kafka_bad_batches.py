@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 from kafka import KafkaProducer
-from kafka_reading import newest, read_on, reader, rows
+from kafka_reading import find_batch_end, read_on, reader, rows
 from kafka_topics import LIMITS, make_topic
 
 from krishiv_spark.kafka.dev import open_cluster
@@ -79,7 +79,7 @@ def test_with_skip_all_other_rows_come_once_and_one_warning(bootstrap, topic, ca
 
 def test_a_batch_that_is_replayed_after_a_restart_skips_the_same(bootstrap, topic, caplog):
     first = reader(bootstrap, topic, **SKIP)
-    start, end = first.initial(), newest(first)
+    start, end = first.initial(), find_batch_end(first)
     again = reader(bootstrap, topic, **SKIP)
     stored = KafkaOffset.from_json(end.to_json())
     assert rows(first, start, end) == rows(again, start, stored) == GOOD
@@ -100,7 +100,7 @@ def test_batches_that_end_beside_the_bad_one_go_on_after_it(bootstrap, topic, ca
 
 def test_with_a_limit_that_is_large_enough_it_is_delivered(bootstrap, topic):
     source = reader(bootstrap, topic, includeHeaders="true")
-    start, end = source.initial(), newest(source)
+    start, end = source.initial(), find_batch_end(source)
     (share,) = source.plan(start, end)
     found = [len(value) for batch in source.read(share) for value in batch["value"].to_pylist()]
     assert (len(found), max(found) in {1, 64 * MIB}) == (11, True)
@@ -122,7 +122,7 @@ def test_tasks_that_read_parts_of_a_bad_batch_both_leave_it_out(bootstrap, caplo
         producer.flush()
         producer.send(topic, b"7")
     source = reader(bootstrap, topic, **SKIP, maxRecordsPerPartition="3")
-    start, end = source.initial(), newest(source)
+    start, end = source.initial(), find_batch_end(source)
     assert len(source.plan(start, end)) == 3
     assert rows(source, start, end) == [7]
     assert len({warning.dead_letter for warning in warnings_of(caplog)}) == 1

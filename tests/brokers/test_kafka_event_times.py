@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 from kafka import KafkaProducer
-from kafka_reading import newest, read_on, reader
+from kafka_reading import find_batch_end, read_on, reader
 from kafka_topics import LIMITS, make_topic
 
 from krishiv_spark.kafka.dev import open_cluster
@@ -125,19 +125,19 @@ def test_an_offset_of_an_older_release_that_knew_such_times_goes_on(bootstrap):
         }
     )
     send(bootstrap, topic, (3, 6 * MINUTE), (4, 6 * MINUTE, 1))
-    end = newest(reader(bootstrap, topic, **TIMED), type(end).from_json(old.to_json()))
+    end = find_batch_end(reader(bootstrap, topic, **TIMED), type(end).from_json(old.to_json()))
     assert end.times == {topic: {"0": 6 * MINUTE, "1": 6 * MINUTE}}
     assert end.quiet == {topic: {"2": 6 * MINUTE}}
     assert end.watermark.ms == 4 * MINUTE
     send(bootstrap, topic, (5, 7 * MINUTE), (6, 7 * MINUTE, 1))
-    assert newest(reader(bootstrap, topic, **TIMED), end).watermark.ms == 6 * MINUTE
+    assert find_batch_end(reader(bootstrap, topic, **TIMED), end).watermark.ms == 6 * MINUTE
 
 
 def test_a_clock_that_went_back_holds_the_watermark_only_as_long(bootstrap, monkeypatch):
     topic = new_topic(bootstrap)
     now = time.time_ns() // 1_000_000
     send(bootstrap, topic, (1, now))
-    end = newest(reader(bootstrap, topic, **TIMED))
+    end = find_batch_end(reader(bootstrap, topic, **TIMED))
     assert end.watermark.ms == now - MINUTE
     send(bootstrap, topic, (2, now + 1000))
     with monkeypatch.context() as patch:
@@ -147,5 +147,5 @@ def test_a_clock_that_went_back_holds_the_watermark_only_as_long(bootstrap, monk
     assert held.watermark.ms == now - MINUTE
     assert AHEAD in held.watermark.held
     send(bootstrap, topic, (3, now + 2000))
-    end = newest(reader(bootstrap, topic, **TIMED), held)
+    end = find_batch_end(reader(bootstrap, topic, **TIMED), held)
     assert end.watermark.ms == now + 2000 - MINUTE

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 from kafka import KafkaProducer
-from kafka_reading import HASTE, newest, read_on, reader, rows
+from kafka_reading import HASTE, find_batch_end, read_on, reader, rows
 from kafka_topics import LIMITS, ask_admin, make_topic
 from metadata_proxy import MetadataProxy
 
@@ -96,7 +96,7 @@ def test_a_restarted_query_takes_a_partial_response_for_no_loss(broker, proxy, t
     more, after = read_on(again, end)
     assert proxy.is_done
     assert sorted(found + more) == [*range(16)]
-    assert newest(again, after) == after
+    assert find_batch_end(again, after) == after
 
 
 @PARTIAL
@@ -107,7 +107,7 @@ def test_a_batch_read_and_a_new_query_read_all_partitions(broker, proxy, topic, 
     assert sorted(read_on(batch)[0]) == [*range(8)]
     proxy.omit(topic, *kept)
     latest = restarted(proxy, topic, startingOffsets="latest")
-    end = newest(latest)
+    end = find_batch_end(latest)
     send(broker, topic, *range(8, 16))
     assert sorted(read_on(latest, end)[0]) == [*range(8, 16)]
     assert proxy.is_done
@@ -164,7 +164,7 @@ def test_a_partition_that_stays_missing_is_waited_for_and_never_lost(broker, pro
     end = read_on(restarted(proxy, topic))[1]
     proxy.omit(topic, 0, 1, times=10_000)
     with pytest.raises(KafkaFailedError, match=f"it has no leader.*{topic}-[23], time is up"):
-        newest(restarted(proxy, topic, failOnDataLoss="false", **HASTE), end)
+        find_batch_end(restarted(proxy, topic, failOnDataLoss="false", **HASTE), end)
 
 
 @pytest.mark.long  # waits 7 s
@@ -172,7 +172,7 @@ def test_a_partition_that_stays_missing_is_waited_for_and_never_lost(broker, pro
 def test_a_task_waits_for_a_partition_that_responses_omit(broker, proxy, topic, fail):
     send(broker, topic, *range(8))
     planner = restarted(proxy, topic)
-    start, end = planner.initial(), newest(planner)
+    start, end = planner.initial(), find_batch_end(planner)
     task = restarted(proxy, topic, failOnDataLoss=fail, **HASTE)
     proxy.omit(topic, 0, times=3)
     assert sorted(rows(task, start, end)) == [*range(8)]
@@ -194,7 +194,7 @@ def test_an_old_id_in_one_response_is_no_loss(broker, proxy, topic, fail):
     more, after = read_on(source, end)
     assert sorted(found + more) == [*range(16)]
     send(broker, topic, *range(16, 24))
-    last = newest(source, after)
+    last = find_batch_end(source, after)
     task = restarted(proxy, topic, failOnDataLoss=fail)
     proxy.change(topic, lambda topic: setattr(topic, "topic_id", UNKNOWN_ID))
     assert sorted(rows(task, after, last)) == [*range(16, 24)]
@@ -220,9 +220,9 @@ def test_without_ids_a_second_response_decides(broker, proxy, topic, fail):
     source = restarted(proxy, topic, failOnDataLoss=fail)
     if fail == "true":
         with pytest.raises(DataLossError, match=f"topic '{topic}' has only 2 partitions now"):
-            newest(source, after)
+            find_batch_end(source, after)
     else:
-        assert newest(source, after).topics == {topic: {"0": 4, "1": 4}}
+        assert find_batch_end(source, after).topics == {topic: {"0": 4, "1": 4}}
 
 
 def test_a_topic_that_was_deleted_and_made_again_is_still_lost(broker, proxy, topic):
@@ -234,11 +234,11 @@ def test_a_topic_that_was_deleted_and_made_again_is_still_lost(broker, proxy, to
     make_topic(broker.bootstrap, topic, 2)
     send(broker, topic, 20, 21)
     with pytest.raises(DataLossError, match="was deleted and recreated"):
-        newest(restarted(proxy, topic), end)
+        find_batch_end(restarted(proxy, topic), end)
     lenient = restarted(proxy, topic, failOnDataLoss="false")
     more, after = read_on(lenient, end)
     assert sorted(more) == [20, 21]
-    assert newest(lenient, after) == after
+    assert find_batch_end(lenient, after) == after
 
 
 @PARTIAL

@@ -8,7 +8,7 @@ import kafka_reading
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError
-from kafka_reading import HASTE, newest, read_on, rows
+from kafka_reading import HASTE, find_batch_end, read_on, rows
 from kafka_topics import LIMITS, produce
 from patience import PATIENCE
 
@@ -122,7 +122,7 @@ def test_a_partition_without_a_leader_is_waited_for_and_not_lost(cluster):
     topic = placed(cluster, 3)
     send(cluster, topic, *range(10))
     hasty = kafka_reading.reader(cluster.bootstrap, topic, **HASTE, **LENIENT)
-    start, end = hasty.initial(), newest(hasty)
+    start, end = hasty.initial(), find_batch_end(hasty)
     cluster.brokers[2].kill()
     await_partition(cluster, topic, lambda found: found["leader_id"] < 0)
     with pytest.raises(KafkaFailedError, match=f"{topic}-0 has no leader, and the time is up"):
@@ -150,7 +150,7 @@ def test_what_an_unclean_election_has_lost_is_noticed(cluster):
     everybody(cluster)
     said = "is at offset 20, but .* before offset 10 of"
     with pytest.raises(DataLossError, match=said):
-        newest(kafka_reading.reader(cluster.bootstrap, topic), end)
+        find_batch_end(kafka_reading.reader(cluster.bootstrap, topic), end)
     lenient = kafka_reading.reader(cluster.bootstrap, topic, **LENIENT)
     assert (seen, read_on(lenient, end)[0]) == ([*range(20)], [*range(100, 115)])
 
@@ -160,14 +160,14 @@ def test_a_leader_that_was_asleep_takes_no_query_back(cluster):
     topic = placed(cluster, 3, 2, 1)
     send(cluster, topic, *range(10))
     stale = kafka_reading.reader(cluster.bootstrap, topic, **{"kafka.client.id": "stale"})
-    first = newest(stale)
+    first = find_batch_end(stale)
     cluster.brokers[2].pause()
     try:
         await_partition(cluster, topic, lambda found: found["leader_id"] != 3)
         send(cluster, topic, *range(10, 20))
-        end = newest(kafka_reading.reader(cluster.bootstrap, topic), first)
+        end = find_batch_end(kafka_reading.reader(cluster.bootstrap, topic), first)
     finally:
         cluster.brokers[2].resume()
     until = time.monotonic() + 5
     while time.monotonic() < until:
-        assert newest(stale, end) == end
+        assert find_batch_end(stale, end) == end

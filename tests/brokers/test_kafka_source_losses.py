@@ -5,7 +5,7 @@ from itertools import chain
 
 import pytest
 from kafka import KafkaProducer, TopicPartition
-from kafka_reading import HASTE, batches, cut_log, damage_log, newest, read_on, reader, rows
+from kafka_reading import HASTE, batches, cut_log, damage_log, find_batch_end, read_on, reader, rows
 from kafka_topics import LIMITS, ask_admin, make_topic
 
 from krishiv_spark.errors import DataLossError
@@ -74,7 +74,7 @@ def reading(kafka, topic, **options):
 
 def begun(reader):
     """The batches of a long topic, the first of which is read and the second on its way."""
-    end = newest(reader)
+    end = find_batch_end(reader)
     found = batches(reader, reader.initial(), end)
     first = next(found)
     assert len(first) < 900, "two fetches bring everything"
@@ -99,7 +99,7 @@ def rest(batches):
 def test_a_topic_that_goes_before_its_batch_is_read_is_lost(kafka, fresh):
     topic = kafka.topic(1, 2, 3)
     planner = reading(kafka, topic, **({} if fresh else HASTE))
-    start, end = planner.initial(), newest(planner)
+    start, end = planner.initial(), find_batch_end(planner)
     kafka.delete(topic)
     why = f"{topic}-0: offsets 0 to 2 of the batch no longer exist: topic '{topic}' was deleted"
     with pytest.raises(DataLossError, match=why):
@@ -110,16 +110,16 @@ def test_a_topic_that_goes_before_its_batch_is_read_is_lost(kafka, fresh):
 def test_a_query_goes_on_without_a_topic_that_was_deleted(kafka):
     topic, other = kafka.topic(1), kafka.topic(2)
     both = {"subscribe": f"{topic},{other}"}
-    end = newest(reading(kafka, None, **both))
+    end = find_batch_end(reading(kafka, None, **both))
     kafka.delete(topic)
     with pytest.raises(DataLossError, match=f"topic '{topic}' was deleted.*1 in {topic}-0"):
-        newest(reading(kafka, None, **both), end)
+        find_batch_end(reading(kafka, None, **both), end)
     lenient = reading(kafka, None, **both, **LENIENT)
-    later = newest(lenient, end)
+    later = find_batch_end(lenient, end)
     assert later.topics == {other: {"0": 1}}
     assert any(topic in loss for loss in lenient.backlog()["losses"])
     restarted = reading(kafka, None, **both, **LENIENT)
-    assert newest(restarted, later) == later  # nor is the option wrong now
+    assert find_batch_end(restarted, later) == later  # nor is the option wrong now
     make_topic(kafka.bootstrap, topic)
     kafka.send(topic, 3)
     assert read_on(reading(kafka, None, **both, **LENIENT), later)[0] == [3]
@@ -168,7 +168,7 @@ def test_a_start_that_is_named_and_has_aged_out_is_lost(kafka):
     named = {"startingOffsets": f'{{"{topic}": {{"0": 1}}}}'}
     why = f"{topic}-0: the start is given as offset 1, but the oldest .* is 3: set it to that"
     with pytest.raises(DataLossError, match=why):
-        newest(reading(kafka, topic, **named))
+        find_batch_end(reading(kafka, topic, **named))
     lenient = reading(kafka, topic, **named, **LENIENT)
     assert read_on(lenient)[0] == [3, 4]
     assert lenient.backlog()["offsets_passed_over"] == 2
@@ -180,18 +180,18 @@ def test_a_start_that_is_named_and_has_aged_out_is_lost(kafka):
 def test_a_log_that_was_cut_off_and_has_grown_again_is_noticed(kafka):
     topic = kafka.topic(*range(10))
     seen, end = read_on(reading(kafka, topic))
-    planned = newest(reading(kafka, topic), start=None)
+    planned = find_batch_end(reading(kafka, topic), start=None)
     kafka.lose(topic, 4)
     kafka.send(topic, *range(104, 116))
     # between two batches
     said = f"{topic}-0: the query is at offset 10, but its new leader has only .* offset 4 of"
     with pytest.raises(DataLossError, match=said):
-        newest(reading(kafka, topic), end)
+        find_batch_end(reading(kafka, topic), end)
     lenient = reading(kafka, topic, **LENIENT)
     more, after = read_on(lenient, end)
     assert (seen, more) == ([*range(10)], [*range(104, 116)])
     assert "losses" in lenient.backlog()
-    assert newest(lenient, after) == after
+    assert find_batch_end(lenient, after) == after
     # within a batch that had been planned
     start = lenient.initial()
     why = f"{topic}-0: offsets 4 to 9 of the batch no longer exist"
@@ -216,14 +216,14 @@ def test_a_batch_beyond_the_end_of_the_log_is_lost_when_patience_is_over(kafka):
     """As with an offset of the first version, which knows no leader epoch."""
     topic = kafka.topic(*range(10))
     planner = reading(kafka, topic)
-    start, end = planner.initial(), newest(planner)
+    start, end = planner.initial(), find_batch_end(planner)
     planned = end.model_copy(update={"topics": {topic: {"0": 15}}, "epochs": {}})
     why = f"{topic}-0: offsets 10 to 14 of the batch no longer exist: the partition ends at 10"
     with pytest.raises(DataLossError, match=why):
         rows(reading(kafka, topic, **HASTE), start, planned)
     assert rows(reading(kafka, topic, **HASTE, **LENIENT), start, planned) == [*range(10)]
     with pytest.raises(DataLossError, match="is at offset 15, but the partition ends at 10"):
-        newest(reading(kafka, topic, **HASTE), planned)
+        find_batch_end(reading(kafka, topic, **HASTE), planned)
     kafka.send(topic, 10)
     assert read_on(reading(kafka, topic, **HASTE, **LENIENT), planned)[1].topics == {
         topic: {"0": 11}

@@ -7,7 +7,7 @@ import uuid
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.admin import NewPartitions
-from kafka_reading import HASTE, newest, read_on, reader
+from kafka_reading import HASTE, find_batch_end, read_on, reader
 from kafka_topics import LIMITS, in_transaction, make_topic, produce
 from patience import PATIENCE, await_that
 
@@ -133,7 +133,7 @@ def test_records_after_an_open_transaction_are_shown_in_the_progress(bootstrap, 
     topic, opened = held
     send(bootstrap, topic, *range(5, 105))
     found = reader(bootstrap, topic)
-    end = newest(found)
+    end = find_batch_end(found)
     shown = found.backlog()
     assert (shown["lag"], shown["offsets_waiting"]) == ({topic: {"0": 0}}, 0)
     assert shown["offsets_held_back"] == 105
@@ -141,7 +141,7 @@ def test_records_after_an_open_transaction_are_shown_in_the_progress(bootstrap, 
     assert (first["high_watermark"], first["offsets"]) == (105, 105)
     json.dumps(shown)
     send(bootstrap, topic, 105)
-    assert newest(found, end) == end
+    assert find_batch_end(found, end) == end
     later = await_held(found, end, 106)
     assert later["since"] == first["since"]  # it is still the same transaction
     opened.commit_transaction()
@@ -159,7 +159,7 @@ def await_held(found, end, offsets):
     until = time.monotonic() + PATIENCE
     while found.backlog()["offsets_held_back"] != offsets:
         assert time.monotonic() < until, found.backlog()
-        newest(found, end)
+        find_batch_end(found, end)
     shown = found.backlog()["held_back"]
     return next((each["0"] for each in shown.values()), None)
 
@@ -169,7 +169,7 @@ def test_what_is_written_after_the_look_at_the_end_is_not_held_back(bootstrap):
     found = reader(bootstrap, topic)
     found.freeze()
     send(bootstrap, topic, 2, 3)
-    newest(found)
+    find_batch_end(found)
     assert found.backlog()["offsets_held_back"] == 0
 
 
@@ -181,7 +181,7 @@ def test_uncommitted_rows_that_were_read_are_not_read_again_when_they_are_commit
     rows, end = read_on(reader(bootstrap, topic, **UNCOMMITTED))
     assert rows == [*range(5)]
     committed = reader(bootstrap, topic, **loss)
-    assert newest(committed, end) == end
+    assert find_batch_end(committed, end) == end
     opened.commit_transaction()
     send(bootstrap, topic, 5)
     assert awaited(committed, end) == [5]
@@ -189,7 +189,7 @@ def test_uncommitted_rows_that_were_read_are_not_read_again_when_they_are_commit
 
 def test_a_batch_with_an_open_transaction_waits_and_says_for_what(bootstrap, held):
     topic, opened = held
-    planned = newest(reader(bootstrap, topic, **UNCOMMITTED))
+    planned = find_batch_end(reader(bootstrap, topic, **UNCOMMITTED))
     hasty = reader(bootstrap, topic, **HASTE, **LENIENT)
     with pytest.raises(KafkaFailedError, match=r"transaction is open.*kafka transactions list"):
         [*hasty.read(hasty.plan(hasty.initial(), planned)[0])]
@@ -217,7 +217,7 @@ def test_a_partition_that_is_left_out_for_a_while_is_read_on(bootstrap, caplog):
     assert rows == []
     assert f"{topic}-1 is no longer read" in caplog.text
     assert "continues from offset 2" in caplog.text
-    assert newest(one, second) == second
+    assert find_batch_end(one, second) == second
     for partition in (0, 1):
         send(bootstrap, topic, partition + 20, partition=partition)
     rows, third = read_on(one, second)
@@ -240,12 +240,12 @@ def test_a_topic_that_is_left_out_for_a_while_is_read_on(bootstrap):
 def test_a_topic_that_is_made_anew_while_it_is_left_out_is_another(bootstrap, admin):
     kept, left = topic_of(bootstrap, 1), topic_of(bootstrap, 2)
     both = {"subscribe": f"{kept},{left}"}
-    first = newest(reader(bootstrap, None, **both))
-    second = newest(reader(bootstrap, kept), first)
+    first = find_batch_end(reader(bootstrap, None, **both))
+    second = find_batch_end(reader(bootstrap, kept), first)
     make_anew(bootstrap, admin, left)
     send(bootstrap, left, 7)
     with pytest.raises(DataLossError, match=f"topic '{left}' was deleted and recreated"):
-        newest(reader(bootstrap, None, **both), second)
+        find_batch_end(reader(bootstrap, None, **both), second)
     assert read_on(reader(bootstrap, None, **both, **LENIENT), second)[0] == [7]
 
 
@@ -259,16 +259,16 @@ def make_anew(bootstrap, admin, topic):
 def test_a_topic_that_is_made_anew_with_fewer_partitions_is_a_loss(bootstrap, admin):
     topic = topic_of(bootstrap, partitions=2)
     send(bootstrap, topic, 1, partition=1)
-    end = newest(assigned(bootstrap, topic, 0, 1))
+    end = find_batch_end(assigned(bootstrap, topic, 0, 1))
     make_anew(bootstrap, admin, topic)
     send(bootstrap, topic, 7)
     with pytest.raises(DataLossError, match=f"topic '{topic}' was deleted and recreated"):
-        newest(assigned(bootstrap, topic, 0, 1), end)
+        find_batch_end(assigned(bootstrap, topic, 0, 1), end)
     lenient = assigned(bootstrap, topic, 0, 1, **LENIENT)
     rows, after = read_on(lenient, end)
-    assert (rows, newest(lenient, after)) == ([7], after)
+    assert (rows, find_batch_end(lenient, after)) == ([7], after)
     with pytest.raises(OptionError, match=f"names partition 1 of topic '{topic}', which has 1"):
-        newest(assigned(bootstrap, topic, 0, 1, **LENIENT), after)
+        find_batch_end(assigned(bootstrap, topic, 0, 1, **LENIENT), after)
     admin.create_partitions({topic: NewPartitions(total_count=2)})
     send(bootstrap, topic, 8, partition=1)
     assert read_on(assigned(bootstrap, topic, 0, 1, **LENIENT), after)[0] == [8]
@@ -278,14 +278,14 @@ def test_a_topic_that_is_made_anew_with_fewer_partitions_is_a_loss(bootstrap, ad
 def test_available_now_asks_what_a_deleted_topic_means_too(bootstrap, admin):
     topic, other = topic_of(bootstrap, 1), topic_of(bootstrap, 2)
     both = f"{topic},{other}"
-    end = newest(reader(bootstrap, both))
+    end = find_batch_end(reader(bootstrap, both))
     admin.delete_topics([topic])
     send(bootstrap, other, 3)
     strict, lenient = reader(bootstrap, both), reader(bootstrap, both, **LENIENT)
     for each in (strict, lenient):
         each.freeze()
     with pytest.raises(DataLossError, match=f"topic '{topic}' was deleted"):
-        newest(strict, end)
+        find_batch_end(strict, end)
     assert read_on(lenient, end)[0] == [3]
 
 
@@ -295,8 +295,8 @@ def test_available_now_asks_what_a_deleted_topic_means_too(bootstrap, admin):
 def test_the_position_that_is_shown_to_a_group_is_the_newest_when_the_query_is_idle(bootstrap):
     topic = topic_of(bootstrap, 1, 2, 3)
     shown = reader(bootstrap, topic, groupId=f"g-{topic}")
-    end = newest(shown)
-    assert newest(shown, end) == end  # Spark asks again, and finds nothing
+    end = find_batch_end(shown)
+    assert find_batch_end(shown, end) == end  # Spark asks again, and finds nothing
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=f"g-{topic}")
     assert consumer.committed(TopicPartition(topic, 0)) == 3
     consumer.close()

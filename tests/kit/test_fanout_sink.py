@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from fanout_sides import Files, Table, Topic, pair_of
+from fanout_sides import Files, Table, Topic, make_pair
 from kafka_topics import Onlooker
 
 from krishiv_spark.testing import SinkConformance
@@ -16,7 +16,7 @@ class Pair:
         raise NotImplementedError
 
     def sink(self, folder):
-        return pair_of(self.sides(), folder)
+        return make_pair(self.sides(), folder)
 
 
 # A table makes thousands of calls in an epoch, and these go through all of them.

@@ -7,9 +7,9 @@ import threading
 from contextlib import contextmanager, nullcontext
 
 import pytest
-from planted_bugs import found_by, parameters, playing
+from planted_bugs import find_failure, open_player, parameters
 from planted_sinks import BUGS, TWINS, twins
-from planted_sinks.outside import on_our_base
+from planted_sinks.outside import make_format
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.testing import Broken, Resume, Rule, SinkConformance, SinkUnderTest
@@ -264,7 +264,7 @@ def test_each_planted_bug_is_in_a_table():
     assert {bug for bug, *_ in [*FOUND, *MISSED]} == BUGS.keys()
 
 
-@on_our_base
+@make_format
 class RefusesBatchJobs(twins.DatabaseWriter):
     def check(self):
         super().check()
@@ -275,7 +275,7 @@ class RefusesBatchJobs(twins.DatabaseWriter):
 def test_steps_that_fail_by_themselves_are_tried_at_no_call_and_so_are_no_success(tmp_path):
     suite = Suite()
     suite.planted = RefusesBatchJobs
-    with playing(suite, tmp_path, "") as play, pytest.raises(Broken) as caught:
+    with open_player(suite, tmp_path, "") as play, pytest.raises(Broken) as caught:
         play.at_every_call(BEGIN, trap_errors_and_deaths, writing="batch append")
     assert caught.value.rule is Rule.WORKS
 
@@ -284,13 +284,13 @@ def test_a_lock_on_the_writer_is_named_by_the_first_case_that_needs_the_step_aft
     """The commit is impossible there, since the planner has failed: that is what is shown."""
     suite = Suite()
     suite.planted = BUGS["KeepsItsRunOnSelf"]
-    broken = found_by(suite, "the_kit_sees_the_commit", tmp_path, None, again=False)
+    broken = find_failure(suite, "the_kit_sees_the_commit", tmp_path, None, again=False)
     assert broken.rule is Rule.WORKS
     assert "sets 'run' on itself, which no other process would see" in str(broken)
     assert "from plan()" in str(broken)
 
 
-@on_our_base
+@make_format
 class StagesALock(twins.DatabaseWriter):
     """A sink whose message to the committer contains a lock."""
 
@@ -298,7 +298,7 @@ class StagesALock(twins.DatabaseWriter):
         return {"parts": [super().stage(batches, task, plan), threading.Lock()]}
 
 
-@on_our_base
+@make_format
 class PlansALock(twins.DatabaseWriter):
     """A sink whose plan for the tasks contains a lock."""
 
@@ -319,12 +319,12 @@ class PlansALock(twins.DatabaseWriter):
 def test_what_cannot_travel_is_named_with_where_to_create_it(planted, named, tmp_path):
     suite = Suite()
     suite.planted = planted
-    broken = found_by(suite, LAST, tmp_path, None)
+    broken = find_failure(suite, LAST, tmp_path, None)
     assert broken.rule is Rule.WORKS
     assert re.search(named, str(broken)), str(broken)
 
 
-@on_our_base
+@make_format
 class LocksItsFile(twins.DatabaseWriter):
     """Correct; but nobody reads while it writes."""
 
@@ -359,7 +359,7 @@ def test_who_locks_its_file_says_so_and_is_not_read_meanwhile(readable, tmp_path
     suite.planted = LocksItsFile
     suite.declares = {"readable_while_writing": readable}
     fails = pytest.raises(Broken, match="READABLE") if readable else nullcontext()
-    with playing(suite, tmp_path, "") as play, fails:
+    with open_player(suite, tmp_path, "") as play, fails:
         play.at_every_call(COMMIT, trap_sleeps, lambda _: (Resume(),), before=STAGED)
 
 
@@ -368,7 +368,7 @@ def test_who_locks_its_file_says_so_and_is_not_read_meanwhile(readable, tmp_path
 def test_a_thousand_random_sequences(twin, tmp_path):
     suite = Suite()
     suite.planted = TWINS[twin]
-    with playing(suite, tmp_path, "") as play:
+    with open_player(suite, tmp_path, "") as play:
         play_at_random(play, play.new()[0], 1000)
 
 
@@ -377,5 +377,5 @@ def test_a_planted_bug_is_found(bug, case, rule, tmp_path, pytestconfig):
     suite = Suite()
     suite.planted = BUGS[bug]
     config = pytestconfig if bug in OF_A_FIRST_SINK else None
-    broken = found_by(suite, case, tmp_path, config, again=case not in NEEDS_MORE)
+    broken = find_failure(suite, case, tmp_path, config, again=case not in NEEDS_MORE)
     assert broken.rule is rule, str(broken)

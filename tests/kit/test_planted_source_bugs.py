@@ -6,9 +6,9 @@ from datetime import datetime, timedelta, timezone
 from itertools import count
 
 import pytest
-from planted_bugs import found_by, parameters, playing
+from planted_bugs import find_failure, open_player, parameters
 from planted_sources import BUGS, TWINS, twins
-from planted_sources.twins import on_our_base
+from planted_sources.twins import make_format
 
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.testing import Rule, SourceConformance, SourceUnderTest
@@ -225,7 +225,7 @@ OF_A_FIRST_SOURCE = {
 """Mistakes that somebody made who wrote a source for the first time."""
 
 
-@on_our_base
+@make_format
 class LocksWhenItPlans(twins.FolderReader):
     """The lock is on the reader from its first plan on."""
 
@@ -234,7 +234,7 @@ class LocksWhenItPlans(twins.FolderReader):
         return super().plan(start, end)
 
 
-@on_our_base
+@make_format
 class PlansALock(twins.FolderReader):
     def plan(self, start, end):
         return [(threading.Lock(), part) for part in super().plan(start, end)]
@@ -254,7 +254,7 @@ class PlansALock(twins.FolderReader):
 def test_what_cannot_travel_is_named_with_where_to_create_it(planted, case, named, tmp_path):
     suite = Suite()
     suite.planted = planted
-    broken = found_by(suite, case, tmp_path, None, again=False)
+    broken = find_failure(suite, case, tmp_path, None, again=False)
     assert re.search(named, str(broken)), str(broken)
 
 
@@ -269,7 +269,7 @@ def test_each_planted_bug_is_in_a_table():
 def test_a_thousand_random_sequences(twin, tmp_path):
     suite = Suite()
     suite.planted = TWINS[twin]
-    with playing(suite, tmp_path, "") as play:
+    with open_player(suite, tmp_path, "") as play:
         read_at_random(play, play.new()[0], 1000)
 
 
@@ -278,5 +278,5 @@ def test_a_planted_bug_is_found(bug, case, rule, tmp_path, pytestconfig):
     suite = Suite()
     suite.planted = BUGS[bug]
     config = pytestconfig if bug in OF_A_FIRST_SOURCE else None
-    broken = found_by(suite, case, tmp_path, config, again=case not in NEEDS_MORE)
+    broken = find_failure(suite, case, tmp_path, config, again=case not in NEEDS_MORE)
     assert broken.rule is rule, str(broken)

@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from planted_bugs import found_by
+from planted_bugs import find_failure
 
 from krishiv_spark.sinks.base import Guarantee
 from krishiv_spark.testing import (
@@ -227,7 +227,7 @@ FOUND = [
 
 @pytest.mark.parametrize(("subject", "case", "rule"), FOUND)
 def test_what_the_page_says_is_found(subject, case, rule, tmp_path):
-    broken = found_by(SUBJECTS[subject](), case, tmp_path, None, again=False)
+    broken = find_failure(SUBJECTS[subject](), case, tmp_path, None, again=False)
     assert broken.rule is rule, str(broken)
     source = f"{re.split('Sink|Source', subject)[0]}DataSource"
     lines = [line for line in PAGE.read_text().splitlines() if f"`{source}`" in line]

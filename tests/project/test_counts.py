@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from planted_counts import regressions
+from planted_counts import count_regressions
 
 from benchmarks.counts import __main__ as command
 from benchmarks.counts import record as recording
@@ -278,4 +278,4 @@ name, more = "publish", lambda *_: [abs(-1) for _ in range(50)]
 )
 def test_a_planted_regression_is_found(what):
     case, name, which = WORSE[what]
-    assert name in regressions(case, which)
+    assert name in count_regressions(case, which)

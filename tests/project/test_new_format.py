@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from wheels import built
+from wheels import build_distribution
 
 OWN = {
     "discovery/pyspark_krishiv_tiny.py",
@@ -71,7 +71,7 @@ def test_the_pages_show_a_new_format(trees):
 
 def test_the_wheel_has_a_new_format_and_spark_finds_it(trees, tmp_path):
     _, tree = trees
-    with zipfile.ZipFile(built(tree, "wheel", tmp_path / "wheel")) as archive:
+    with zipfile.ZipFile(build_distribution(tree, "wheel", tmp_path / "wheel")) as archive:
         archive.extractall(tmp_path / "installed")
     code = """
 import importlib, json, pkgutil

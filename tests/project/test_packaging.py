@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from wheels import ROOT, tracked
+from wheels import ROOT, list_tracked_files
 
 PLACES = {  # each folder of modules, and where an import finds it
     "krishiv_spark": "krishiv_spark",
@@ -178,7 +178,7 @@ def test_the_environment_runs_the_files_of_this_repository():
 
 
 def test_each_module_that_is_imported_is_a_file_of_the_repository():
-    files = {(ROOT / name).resolve() for name in tracked()}
+    files = {(ROOT / name).resolve() for name in list_tracked_files()}
     modules = {(ROOT / name).resolve() for name in on_disk() if name.startswith("krishiv_spark/")}
     assert modules <= files
 

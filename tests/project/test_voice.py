@@ -8,9 +8,9 @@ from voice import (
     PHRASES,
     count_phrases,
     docstrings,
-    fragments,
+    find_fragments,
     question_docstrings,
-    recorded_counts,
+    read_recorded_counts,
 )
 
 from krishiv_spark.cli import main
@@ -70,7 +70,7 @@ def _metric_texts() -> Iterator[tuple[str, str]]:
 
 
 def _faults(texts: Iterator[tuple[str, str]]) -> list[str]:
-    return [f"{name}: {fault}: {text}" for name, text in texts for fault in fragments(text)]
+    return [f"{name}: {fault}: {text}" for name, text in texts for fault in find_fragments(text)]
 
 
 def test_help_texts_are_sentences() -> None:
@@ -101,7 +101,7 @@ def test_descriptions_of_metrics_are_sentences() -> None:
     ],
 )
 def test_a_fragment_is_found(text: str) -> None:
-    assert fragments(text)
+    assert find_fragments(text)
 
 
 def test_no_docstring_starts_with_a_question_word() -> None:
@@ -116,7 +116,7 @@ def test_docstrings_of_attributes_are_found() -> None:
 
 def test_phrases_of_the_old_dialect_become_fewer() -> None:
     """A file with more of a phrase is reworded; with fewer, the record is renewed."""
-    now, before = count_phrases(), recorded_counts()
+    now, before = count_phrases(), read_recorded_counts()
     changed = {
         f"{file}: {phrase!r}: {was} -> {count}"
         for file in now.keys() | before.keys()

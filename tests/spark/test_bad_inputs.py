@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from bad_input_cases import CASES, KAFKA
 from bad_inputs import ROWS, SECRET, Case, Desk
-from bad_inputs_seen import RECORDED, ours, record, shown
+from bad_inputs_seen import RECORDED, record, remove_spark_prefix, replace_names
 
 from krishiv_spark.kafka.dev import ACLS, open_cluster
 
@@ -65,7 +65,7 @@ def examine(desk: Desk, case: Case) -> None:
     first = HEADING.sub("", text).partition("\n")[0]
     if sys.version_info >= (3, 11):  # before, there are no notes of errors
         assert re.search(case.says, first), text
-        compare(case, took_s, shown(desk, first))
+        compare(case, took_s, replace_names(desk, first))
     assert re.search(case.says, text), text
     assert "krishiv_spark." not in first or "Traceback" in text.removeprefix(first)
     assert SECRET not in text
@@ -93,4 +93,6 @@ def compare(case: Case, took_s: float, line: str) -> None:
     if target := os.environ.get("KRISHIV_BAD_INPUTS"):
         record(Path(target), case, took_s, line)
     else:
-        assert case.varies or ours(line) == ours(RECORDED[case.name]["line"])
+        assert case.varies or remove_spark_prefix(line) == remove_spark_prefix(
+            RECORDED[case.name]["line"]
+        )

@@ -6,7 +6,7 @@ import pytest
 from connect_server import connect_server
 from kafka_topics import Onlooker, fill, make_topic
 from patience import await_that
-from scala_client import compiled, copy, start
+from scala_client import compile_client, run_client, start_client
 
 from krishiv_spark.kafka.dev import open_cluster
 
@@ -21,7 +21,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory):
-    return compiled(tmp_path_factory.mktemp("classes"))
+    return compile_client(tmp_path_factory.mktemp("classes"))
 
 
 @pytest.fixture(scope="module")
@@ -60,26 +60,26 @@ def test_a_stream_that_is_stopped_and_started_again_writes_each_row_once(
     classes, job, feed, copied
 ):
     feed(range(4000))
-    first = copy(classes, *job, "1000")
+    first = run_client(classes, *job, "1000")
     assert 1000 <= first.rows < 4000
     assert not first.active
     assert len(set(copied())) == len(copied()) >= 1000
     feed(range(4000, 4500))
-    second = copy(classes, *job)
+    second = run_client(classes, *job)
     assert (second.query, second.active) == (first.query, False)
     assert copied() == list(range(4500))
-    third = copy(classes, *job)
+    third = run_client(classes, *job)
     assert (third.query, third.rows) == (first.query, 0)
     assert copied() == list(range(4500))
 
 
 def test_a_stream_outlives_its_client_and_the_next_client_takes_it_over(classes, job, feed, copied):
     feed(range(1000))
-    with start(classes, *job, "1000000") as client:
+    with start_client(classes, *job, "1000000") as client:
         await_that(lambda: len(copied()) == 1000)
         client.kill()
     feed(range(1000, 1500))
     await_that(lambda: copied() == list(range(1500)))
     feed(range(1500, 2000))
-    copy(classes, *job)
+    run_client(classes, *job)
     assert copied() == list(range(2000))

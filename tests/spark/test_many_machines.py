@@ -22,7 +22,7 @@ from killers import Killer, assert_each_once
 from machines import Machine
 from pyiceberg.catalog import load_catalog
 from store_objects import Objects
-from store_tables import onlooker
+from store_tables import make_onlooker
 
 from krishiv_spark.kafka.dev import open_cluster
 from servers.spark_clients import spark_settings
@@ -100,7 +100,7 @@ def into_parquet(bootstrap: str, store: Store) -> Copy:
         "kafka_copy.py",
         from_kafka(bootstrap, format="krishiv-parquet", sink=sink),
         range(1, ROWS + 1),
-        lambda: [int(row["value"]) for row in onlooker(table, store.options).rows()],
+        lambda: [int(row["value"]) for row in make_onlooker(table, store.options).rows()],
     )
 
 

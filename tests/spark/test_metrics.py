@@ -5,7 +5,7 @@ import urllib.request
 import pyspark
 import pytest
 from patience import PATIENCE, await_that
-from prometheus import asked, prometheus_server, rules
+from prometheus import prometheus_server, query_prometheus, rules
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import functions as sql
 from tables import make_input
@@ -98,8 +98,12 @@ def test_a_real_prometheus_scrapes_it_and_has_the_alerts(spark, stream, tmp_path
         with prometheus_server(tmp_path / "prometheus", target) as url:
             query.process_all_available()
             rows = f'krishiv_query_output_rows_total{{query_id="{query.id}"}}'
-            await_that(lambda: [one["value"][1] for one in asked(url, rows)] == [str(FILES * ROWS)])
+            await_that(
+                lambda: (
+                    [one["value"][1] for one in query_prometheus(url, rows)] == [str(FILES * ROWS)]
+                )
+            )
             assert {rule["health"] for rule in rules(url)} <= {"ok", "unknown"}
             assert len(rules(url)) == 9
-            (up,) = asked(url, 'up{job="krishiv-spark"}')
+            (up,) = query_prometheus(url, 'up{job="krishiv-spark"}')
             assert up["value"][1] == "1"

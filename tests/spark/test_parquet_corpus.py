@@ -7,12 +7,21 @@ file; here is shown that Spark hands the same on, and that the recorded results 
 import json
 
 import pytest
-from parquet_corpus import FORMS, GOLDEN, corpus, files, linked, read_with_spark, summary
+from parquet_corpus import (
+    FORMS,
+    GOLDEN,
+    find_corpus,
+    link_file,
+    list_files,
+    read_with_spark,
+    summarize,
+)
 
 pytestmark = [
     pytest.mark.once,
     pytest.mark.skipif(
-        corpus() is None, reason="KRISHIV_PARQUET_CORPUS does not name a copy of parquet-testing"
+        find_corpus() is None,
+        reason="KRISHIV_PARQUET_CORPUS does not name a copy of parquet-testing",
     ),
 ]
 
@@ -39,13 +48,15 @@ def session(spark):
 
 def test_spark_gets_from_our_source_what_its_own_reader_gives(session, tmp_path):
     for name in SOME:
-        path = linked(corpus(), name, tmp_path)
+        path = link_file(find_corpus(), name, tmp_path)
         frame = session.read.format("krishiv-parquet").load(str(path))
-        assert summary(frame.schema, frame.toArrow()) == read_with_spark(session, path), name
+        assert summarize(frame.schema, frame.toArrow()) == read_with_spark(session, path), name
 
 
 @pytest.mark.long
 def test_the_recorded_results_are_those_of_spark(session, tmp_path):
     golden = json.loads(GOLDEN.read_text())
-    for name in files(corpus()):
-        assert read_with_spark(session, linked(corpus(), name, tmp_path)) == golden[name], name
+    for name in list_files(find_corpus()):
+        assert read_with_spark(session, link_file(find_corpus(), name, tmp_path)) == golden[name], (
+            name
+        )

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
-from parquet_fuzzing import fatal
+from parquet_fuzzing import write_fatal_file
 from patience import PATIENCE
 from pyspark.errors import StreamingQueryException
 
@@ -258,7 +258,7 @@ def test_errors_reach_the_user(spark, folder, tmp_path):
 
 def test_a_file_that_ends_the_python_process_is_named_in_the_error(spark, folder, checkpoint):
     """By Spark's own setting: its text of what died has the name of the file that was read."""
-    path = fatal(folder)
+    path = write_fatal_file(folder)
     spark.conf.set("spark.sql.execution.pyspark.udf.faulthandler.enabled", "true")
     try:
         with pytest.raises(StreamingQueryException) as caught:

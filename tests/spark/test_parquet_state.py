@@ -9,7 +9,7 @@ from base64 import b64encode
 from itertools import count
 
 import pytest
-from parquet_reading import content, put, put_bytes
+from parquet_reading import make_content, put, put_bytes
 from patience import PATIENCE
 
 # PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 MOST = 64 * 2**10
 MILLION = 1_000_000
-WHOLE = content(range(100))
+WHOLE = make_content(range(100))
 
 
 class Query:

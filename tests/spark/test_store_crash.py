@@ -11,7 +11,7 @@ from drivers import Driver
 from kafka_topics import fill, make_topic
 from killers import Killer, assert_each_once
 from lookers import StoreLooker
-from store_tables import onlooker
+from store_tables import make_onlooker
 from store_weather import in_weather
 
 from krishiv_spark.kafka.dev import open_cluster
@@ -86,7 +86,7 @@ def kill_again_and_again(store, bootstrap, each: int) -> None:
         "kafka_copy.py", copy_job(store, bootstrap), sign="STARTED", pauses=(0.0, 6.0), more=more
     )
     kills = each * (2 + len(more))
-    with StoreLooker(onlooker(table, store.options), "value") as looker:
+    with StoreLooker(make_onlooker(table, store.options), "value") as looker:
         while killer.kills.total() < kills:
             fill(bootstrap, "source", ROWS, first=rows)
             rows += ROWS
@@ -116,6 +116,6 @@ def copy_job(store, bootstrap) -> dict[str, object]:
 
 def assert_exact(store, rows: int) -> None:
     """A reader of the table finds every number, once."""
-    table = onlooker(f"{store.url}/table", store.options)
+    table = make_onlooker(f"{store.url}/table", store.options)
     found = Counter(int(row["value"]) for row in table.rows())
     assert_each_once(found, range(1, rows + 1), store.url)

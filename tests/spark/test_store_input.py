@@ -7,7 +7,7 @@ import time
 
 import pytest
 from pyspark.errors import PySparkException
-from store_tables import onlooker
+from store_tables import make_onlooker
 from tables import make_input
 
 FILES, ROWS = 4, 10
@@ -60,9 +60,9 @@ def test_a_stream_into_a_store_moves_no_row_and_goes_on_when_it_is_mended(
             query.stop()
 
     assert says in told(lambda: copy(**wrong))
-    assert onlooker(table, store.options).keys() == []
+    assert make_onlooker(table, store.options).keys() == []
     copy()
-    assert onlooker(table, store.options).ids() == list(range(FILES * ROWS))
+    assert make_onlooker(table, store.options).ids() == list(range(FILES * ROWS))
 
 
 def test_a_source_in_a_store_says_it_when_it_is_loaded(spark, store, wrong, says):

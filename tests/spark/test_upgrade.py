@@ -14,7 +14,7 @@ import pytest
 from drivers import SUPPORT, Driver
 from kafka_topics import Onlooker, fill, make_topic
 from patience import PATIENCE
-from wheels import ROOT, built
+from wheels import ROOT, build_distribution
 
 from krishiv_spark.kafka.dev import open_cluster
 
@@ -39,7 +39,7 @@ def earlier(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("earlier")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tree:
         tree.extractall(folder / "tree", filter="data")
-    with zipfile.ZipFile(built(folder / "tree", "wheel", folder / "wheel")) as wheel:
+    with zipfile.ZipFile(build_distribution(folder / "tree", "wheel", folder / "wheel")) as wheel:
         wheel.extractall(folder / "installed")
     death = (SUPPORT / "earlier/death.py").read_text()
     for module, call in DEATHS.items():

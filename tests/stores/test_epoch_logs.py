@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from fanout_sides import Table, Topic, pair_of
+from fanout_sides import Table, Topic, make_pair
 from kafka_sinks import into_topic
 from kafka_topics import Onlooker
 
@@ -48,7 +48,7 @@ class TestKafkaSinkLoggedInS3(_LoggedInBucket):
 class TestFanoutLoggedInS3(_LoggedInBucket):
     def sink(self, folder):
         topic = partial(Topic, cluster=self.cluster, onlooker=self.onlooker)
-        return self.in_bucket(pair_of((topic, Table), folder))
+        return self.in_bucket(make_pair((topic, Table), folder))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from parquet_reading import FIRST, batches, drain, names, reader, reloaded, rows
+from parquet_reading import FIRST, batches, drain, names, reader, reload_offset, rows
 from store_objects import Objects, parquet_bytes
 
 from krishiv_spark.cli import main
@@ -128,9 +128,9 @@ def test_what_is_remembered_is_found_again_from_another_machine(objects):
     end = source.latest(FIRST, UNLIMITED)
     assert (end.files, end.seen) == ((), {})
     again = pickle.loads(pickle.dumps(opened(objects, kind=Forgetful)))
-    assert rows(again, FIRST, reloaded(end)) == [0, 1, 2]
+    assert rows(again, FIRST, reload_offset(end)) == [0, 1, 2]
     objects.numbers("late.parquet", 7)
-    assert drain(again, reloaded(end))[0] == [7]
+    assert drain(again, reload_offset(end))[0] == [7]
 
 
 def test_an_object_without_a_footer_waits_until_it_is_replaced(objects):
@@ -160,9 +160,9 @@ def test_an_object_of_the_same_size_and_second_is_another_one(store, objects):
     with pytest.raises(ChangedError, match=r"a\.parquet was of \d+ bytes"):
         rows(source, FIRST, end)
     with pytest.raises(DataLossError, match="of another version: its rows were replaced"):
-        opened(objects).plan(FIRST, reloaded(end))
+        opened(objects).plan(FIRST, reload_offset(end))
     bold = opened(objects, failOnDataLoss="false")
-    assert rows(bold, FIRST, reloaded(end)) == [2]
+    assert rows(bold, FIRST, reload_offset(end)) == [2]
 
 
 def test_an_object_of_the_same_content_put_again_is_read(store, objects):
@@ -172,7 +172,7 @@ def test_an_object_of_the_same_content_put_again_is_read(store, objects):
     end = opened(objects).latest(FIRST, UNLIMITED)
     time.sleep(1.1)  # the resolution of its times
     objects.numbers("a.parquet", 1)
-    assert rows(opened(objects), FIRST, reloaded(end)) == [1]
+    assert rows(opened(objects), FIRST, reload_offset(end)) == [1]
 
 
 @pytest.mark.parametrize("size", [10, 3000])

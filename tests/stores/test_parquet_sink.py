@@ -8,7 +8,7 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from store_tables import onlooker
+from store_tables import make_onlooker
 
 from krishiv_spark.errors import StorageError
 from krishiv_spark.formats import ParquetDataSource
@@ -38,7 +38,7 @@ class _InStore(SinkConformance):
 
     def sink(self, folder):
         url = f"{self.store.url}/{folder.name}-{uuid.uuid4().hex}"
-        reader = onlooker(url, self.store.options)
+        reader = make_onlooker(url, self.store.options)
         return SinkUnderTest(
             source=ParquetDataSource,
             options={"path": url, **self.store.options},
@@ -95,7 +95,7 @@ class TestUploadsThatExpire(_InStore):
 
     def sink(self, folder):
         found = super().sink(folder)
-        reader = onlooker(found.options["path"], self.store.options)
+        reader = make_onlooker(found.options["path"], self.store.options)
 
         def expire():
             if not list(reader.keys()):  # an epoch that is visible in part is for the operator

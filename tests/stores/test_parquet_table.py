@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from parquet_reading import batches, reader
-from replays import Stream, exactly, refused, said
+from replays import Stream, count_range, refused, said
 from sink_life import SCHEMA, Job, Life, rows
 from spark_starts import make_checkpoint, start
-from store_tables import onlooker
+from store_tables import make_onlooker
 from store_users import new_token
 
 from krishiv_spark.cli import main
@@ -48,7 +48,7 @@ class Table:
         self.url = url
         self.options = {"path": url, **store.options}
         self.uploads = Storage.of(store.options).uploads(url)
-        self.onlooker = onlooker(url, store.options)
+        self.onlooker = make_onlooker(url, store.options)
 
     def life(self, query="q1", mode=OutputMode.APPEND, **options):
         return Life(ParquetWriter, {**self.options, **options}, query, mode)
@@ -486,6 +486,6 @@ def test_a_table_in_a_store_goes_back_for_a_replay_that_died_before_each_file(
         assert "it dies" in refused(checkpoint, "--from", "2", *given)
         assert start(checkpoint)[0] == "refused"
     said(checkpoint, *given)
-    assert Counter(table.onlooker.ids()) == exactly(20)
+    assert Counter(table.onlooker.ids()) == count_range(20)
     stream.run(2, 45)
-    assert Counter(table.onlooker.ids()) == exactly(45)
+    assert Counter(table.onlooker.ids()) == count_range(45)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from cutting_proxy import CuttingProxy
 from sink_life import Life, rows
-from store_tables import onlooker
+from store_tables import make_onlooker
 from store_weather import BUSY, in_weather
 
 from krishiv_spark.errors import KrishivError
@@ -53,7 +53,7 @@ class Table:
 
     def assert_exact(self, store):
         assert not [text for text in self.failures if "\n" in text]
-        ids = onlooker(self.options["path"], store.options).ids()
+        ids = make_onlooker(self.options["path"], store.options).ids()
         assert ids == list(range(EPOCHS * TASKS * ROWS))
 
 

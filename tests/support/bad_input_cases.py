@@ -7,8 +7,8 @@ from bad_inputs import (
     changed_offset,
     damaged_log,
     file_at_target,
-    log_taken_away,
-    rolled_back,
+    remove_epoch_log,
+    roll_back_checkpoint,
 )
 
 from krishiv_spark.kafka.dev.secure import make_secure
@@ -363,14 +363,14 @@ GROUPS: dict[str, list[Case]] = {
             "epoch log that is gone",
             r"its epoch log .*is empty",
             begun=True,
-            harm=log_taken_away,
+            harm=remove_epoch_log,
             cure="put the log back",
         ),
         Case(
             "checkpoint that was rolled back",
             r"CheckpointMismatch: .*the sink has",
             begun=True,
-            harm=rolled_back,
+            harm=roll_back_checkpoint,
             cure="put the newest checkpoint back",
             varies=True,
         ),

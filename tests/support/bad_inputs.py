@@ -267,7 +267,7 @@ def changed_offset(**fields: Any) -> Callable[[Desk], Callable[[], object]]:
     return harm
 
 
-def rolled_back(desk: Desk) -> Callable[[], object]:
+def roll_back_checkpoint(desk: Desk) -> Callable[[], object]:
     """The checkpoint has lost its epochs, as one that was begun anew under an old id."""
     aside = desk.folder / "aside"
     aside.mkdir()
@@ -288,7 +288,7 @@ def damaged_log(desk: Desk) -> Callable[[], object]:
     return spoil_file(entry, entry.read_bytes()[:20])
 
 
-def log_taken_away(desk: Desk) -> Callable[[], object]:
+def remove_epoch_log(desk: Desk) -> Callable[[], object]:
     """The epoch log was removed, as by who thought it to be rubbish."""
     log, aside = desk.folder / "out" / "_krishiv", desk.folder / "aside"
     shutil.move(log, aside)

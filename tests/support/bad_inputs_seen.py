@@ -28,7 +28,7 @@ _SEEN = re.compile(r"""(['"]seen['"]: \{)[^}]+""")
 _SOON_S, _LATER_S = 4.0, 8.5
 
 
-def shown(desk: Desk, line: str) -> str:
+def replace_names(desk: Desk, line: str) -> str:
     """A line with the places and names of a reader, instead of those of this run."""
     said = {str(desk.folder): "/data", desk.name: "orders", socket.gethostname(): "host"}
     if desk.cluster is not None:
@@ -42,7 +42,7 @@ def shown(desk: Desk, line: str) -> str:
     return " ".join(line.split())
 
 
-def ours(line: str) -> str:
+def remove_spark_prefix(line: str) -> str:
     """Return the rest of a line without Spark's prefix, which differs between versions."""
     return line[max(line.find("krishiv_spark."), 0) :]
 

@@ -65,10 +65,10 @@ def build(
     builder = DefaultRecordBatchBuilder(2, CODECS.index(codec), transactional, *producer, 2**40)
     for delta, record in zip(deltas or range(len(records)), records, strict=True):
         builder.append(delta, *record)
-    return moved(builder.build(), base)
+    return move_batch(builder.build(), base)
 
 
-def moved(batch, base):
+def move_batch(batch, base):
     """A batch at another offset, which its checksum does not cover."""
     return struct.pack(">q", base) + bytes(batch[8:])
 
@@ -92,17 +92,17 @@ def changed(batch, records=None, **fields):
     for name, value in fields.items():
         at, kind = FIELDS[name]
         struct.pack_into(kind, out, at, value)
-    return sealed(out)
+    return seal_batch(out)
 
 
-def sealed(batch):
+def seal_batch(batch):
     """A batch with a checksum that fits."""
     out = bytearray(batch)
     struct.pack_into(">I", out, 17, calc_crc32c(memoryview(out)[21:]))
     return bytes(out)
 
 
-def control(base, producer, kind, version=0):
+def make_control_batch(base, producer, kind, version=0):
     """The record that ends a transaction: 0 aborts it, 1 commits it."""
     record = (1, struct.pack(">hh", version, kind), bytes(6), [])
     batch = build([record], base=base, producer=(producer, 0, -1), transactional=True)
@@ -119,7 +119,7 @@ def record(body):
     return varint(len(body)) + body
 
 
-def theirs(data):
+def read_with_kafka_python(data):
     """Rows of one batch as kafka-python reads them."""
     batch = DefaultRecordBatch(data)
     assert batch.validate_crc()

@@ -3,10 +3,19 @@
 import struct
 
 import pyarrow as pa
-from batches import CODECS, moved, varint
+from batches import CODECS, move_batch, varint
 from crc32c import crc32c
 
-__all__ = ["batch", "headers", "moved", "record", "squeezed", "streamed", "values", "xerial"]
+__all__ = [
+    "batch",
+    "compress_as_stream",
+    "compress_as_xerial",
+    "compress_at_once",
+    "headers",
+    "make_value_records",
+    "move_batch",
+    "record",
+]
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 
@@ -22,7 +31,7 @@ def batch(records, count, *, base=0, codec="none", packed=None, last_delta=None)
         packed: The compressed records, where another compressor made them.
         last_delta: Of the offsets; that of `count` records by default.
     """
-    data = packed if packed is not None else squeezed(records, codec)
+    data = packed if packed is not None else compress_at_once(records, codec)
     delta = count - 1 if last_delta is None else last_delta
     head = _HEADER.pack(
         base, 49 + len(data), 0, 2, 0, CODECS.index(codec), delta, 1000, 1000, -1, -1, -1, count
@@ -32,11 +41,11 @@ def batch(records, count, *, base=0, codec="none", packed=None, last_delta=None)
     return bytes(out)
 
 
-def squeezed(records, codec):
+def compress_at_once(records, codec):
     return records if codec == "none" else pa.compress(records, codec=codec, asbytes=True)
 
 
-def streamed(records, codec):
+def compress_as_stream(records, codec):
     """Compressed as a stream, whose frame does not announce how large the records are."""
     out = pa.BufferOutputStream()
     with pa.CompressedOutputStream(out, codec) as stream:
@@ -49,7 +58,7 @@ def record(delta, value=b"", headers=b"\x00", stamp=0):
     return varint(len(body)) + body
 
 
-def values(count, size):
+def make_value_records(count, size):
     """So many records, each of so many bytes."""
     return b"".join(record(number, bytes(size)) for number in range(count))
 
@@ -63,7 +72,7 @@ def headers(count, key=b""):
 XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 
 
-def xerial(records, block=32 * 1024):
+def compress_as_xerial(records, block=32 * 1024):
     """Snappy as Java's client frames it."""
     parts = [
         pa.compress(records[at : at + block], codec="snappy", asbytes=True)

@@ -52,7 +52,7 @@ def parquet(spark: SparkSession, folder: Path) -> dict[str, object]:
     }
 
 
-def refused(spark: SparkSession, folder: Path) -> list[str]:
+def find_refusals(spark: SparkSession, folder: Path) -> list[str]:
     """Return the errors of the check before the start, and the files that it has created."""
     read = spark.readStream.format("krishiv-parquet").load(str(folder / "source"))
     writer = read.writeStream.format("krishiv-parquet").option("path", str(folder / "new"))
@@ -119,7 +119,7 @@ def main() -> None:
     )
     result = {"client": type(spark).__module__, **parquet(spark, folder)}
     result |= {"memory": memory(spark, folder), "sql": sql(spark, folder)}
-    result["refused"] = refused(spark, folder)
+    result["refused"] = find_refusals(spark, folder)
     told = metrics_of(spark, folder)
     result["metrics"] = [
         told[f"krishiv_query_{name}_total"] for name in ("input_rows", "output_rows")

@@ -85,7 +85,7 @@ class Topic:
         return self.onlooker.waiting(self.topic)
 
 
-def pair_of(makes, folder, outside=None):
+def make_pair(makes, folder, outside=None):
     """A sink with two sides; an epoch may be on the first before it is on the second.
 
     Args:
@@ -114,13 +114,13 @@ def pair_of(makes, folder, outside=None):
     )
 
 
-def goes(number):
+def choose_sides(number):
     """Return whether a row goes left, and whether it goes right."""
     return number % 3 != 1, number % 3 != 2
 
 
 def row_of(rows, number):
-    wanted = zip(rows, goes(number), strict=True)
+    wanted = zip(rows, choose_sides(number), strict=True)
     return tuple(row(number) if is_there else None for row, is_there in wanted)
 
 
@@ -128,7 +128,7 @@ def rows_of(left, right):
     """Rows that are wherever they go; one that is anywhere twice, or astray, is there twice."""
     seen = Counter(left.seen()), Counter(right.seen())
     for number in {*seen[0], *seen[1]}:
-        pairs = [(found[number], goes(number)[place]) for place, found in enumerate(seen)]
+        pairs = [(found[number], choose_sides(number)[place]) for place, found in enumerate(seen)]
         astray = any(times and not wanted for times, wanted in pairs)
         if astray or all(times for times, wanted in pairs if wanted):
             for _ in range(2 if astray else max(times for times, _ in pairs)):

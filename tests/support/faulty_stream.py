@@ -23,7 +23,7 @@ def await_release(release: Path) -> None:
         time.sleep(0.05)
 
 
-def faulty(fault: str, release: str):
+def make_faulty_step(fault: str, release: str):
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         hit = context.partitionId() == 0 and context.attemptNumber() == 0
@@ -49,7 +49,7 @@ def main() -> None:
     source = spark.readStream.schema("id long, amount long, day string").format("parquet")
     rows = source.option("maxFilesPerTrigger", 4).load(job["source"]).repartition(3)
     query = (
-        rows.mapInArrow(faulty(job["fault"], job.get("release", "")), rows.schema)
+        rows.mapInArrow(make_faulty_step(job["fault"], job.get("release", "")), rows.schema)
         .selectExpr(*job.get("columns", ["*"]))
         .writeStream.format(job["format"])
         .option("checkpointLocation", job["checkpoint"])

@@ -92,7 +92,7 @@ class Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(server):
+def serve(server):
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield server
@@ -110,17 +110,19 @@ def failing(way, folder):
             bound.bind(("127.0.0.1", 0))
             yield f"http://127.0.0.1:{bound.getsockname()[1]}", []
             return
-        other = stack.enter_context(serving(Server("404 that repeats", "127.0.0.2")))
+        other = stack.enter_context(serve(Server("404 that repeats", "127.0.0.2")))
         made = Server(way, other=other.server_port)
         if way == "no TLS":
             made.way = "404 that repeats"
-            made.socket = untrusted(folder).wrap_socket(made.socket, server_side=True)
-        server = stack.enter_context(serving(made))
+            made.socket = make_untrusted_certificate(folder).wrap_socket(
+                made.socket, server_side=True
+            )
+        server = stack.enter_context(serve(made))
         scheme = "https" if way == "no TLS" else "http"
         yield f"{scheme}://127.0.0.1:{server.server_port}", other.asked
 
 
-def untrusted(folder):
+def make_untrusted_certificate(folder):
     """A certificate that nobody has signed, for another name."""
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     subprocess.run(

@@ -466,7 +466,7 @@ def run(folder: Path, seconds: float, first: int = 0, most: int = 2**40) -> tupl
         seed = first + count
         number = seed % len(VARIANTS)
         before = _files(bases[number])
-        changed, text = case(bases[number], seed)
+        changed, text = run_case(bases[number], seed)
         if text:
             wrong.append(Found(seed, VARIANTS[number], changed, text))
         _restore(bases[number], before)
@@ -474,7 +474,7 @@ def run(folder: Path, seconds: float, first: int = 0, most: int = 2**40) -> tupl
     return count, wrong
 
 
-def case(base: Path, seed: int) -> tuple[str, str]:
+def run_case(base: Path, seed: int) -> tuple[str, str]:
     """Change a table and use it. Returns what was changed, and what went wrong."""
     told = base / "told"
     told.write_text("")

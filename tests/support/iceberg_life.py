@@ -127,7 +127,7 @@ def race_of_three(folder, epochs, rows, **given):
     assert [driver.wait(timeout=PATIENCE) for driver in drivers] == [0, 0, 0]
 
 
-def race(folder, epochs, rows, **given):
+def race_drivers(folder, epochs, rows, **given):
     """Run a query to its end beside others of its id, as often as it is stopped by them."""
     life = IcebergLife(folder, commitTimeout="60 s", **given)
     while True:
@@ -142,4 +142,4 @@ def race(folder, epochs, rows, **given):
 
 
 if __name__ == "__main__":
-    race(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), **json.loads(sys.argv[4]))
+    race_drivers(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), **json.loads(sys.argv[4]))

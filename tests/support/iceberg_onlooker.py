@@ -33,7 +33,7 @@ class Onlooker:
         self.folder, self.place, self.files, self.found = folder, None, [], []
 
     def rows(self):
-        place = named_in_catalog(self.folder)
+        place = find_metadata_location(self.folder)
         if place != self.place or not all(map(os.path.exists, self.files)):
             self.files = [*self.folder.rglob("*")]
             self.found = [] if place is None else self._read(StaticTable.from_metadata(place))
@@ -57,7 +57,7 @@ class Onlooker:
 
     def unnamed(self):
         """Data files that are not in the table."""
-        table = StaticTable.from_metadata(named_in_catalog(self.folder))
+        table = StaticTable.from_metadata(find_metadata_location(self.folder))
         named = table.inspect.files()["file_path"].to_pylist()
         return {str(file) for file in self.folder.rglob("*.parquet")} - {
             n.removeprefix("file://") for n in named
@@ -69,7 +69,7 @@ class UpsertOnlooker(Onlooker):
 
     def unnamed(self):
         """Staged changes, and files of rows and deletes, that are in no snapshot of the table."""
-        table = StaticTable.from_metadata(named_in_catalog(self.folder))
+        table = StaticTable.from_metadata(find_metadata_location(self.folder))
         named = {
             name.removeprefix("file://")
             for name in table.inspect.all_files()["file_path"].to_pylist()
@@ -83,7 +83,7 @@ class UpsertOnlooker(Onlooker):
         return rows.append_column("op", pa.array(["u"] * rows.num_rows, pa.string()))
 
 
-def named_in_catalog(folder):
+def find_metadata_location(folder):
     """Return the location of the table's metadata; None while there is no table."""
     if not (folder / "catalog.db").exists():
         return None

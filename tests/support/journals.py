@@ -47,7 +47,7 @@ def listing_of(entries: Iterable[int] = (), snapshots: Iterable[int] = ()) -> Li
     return Listing(dict.fromkeys([*map(entry, entries), *map(snapshot, snapshots)], ""))
 
 
-def listed(names: Mapping[str, bytes]) -> Listing:
+def make_listing(names: Mapping[str, bytes]) -> Listing:
     """Return the names and versions that a store lists for some contents."""
     return Listing({name: f"{zlib.crc32(data)}" for name, data in names.items()})
 
@@ -61,7 +61,7 @@ class ModelJournal:
         self.driver = 0
 
     def listing(self) -> Listing:
-        return listed(self.names)
+        return make_listing(self.names)
 
     def list(self) -> Listing:
         return self.listing()
@@ -230,7 +230,7 @@ class Slow(ModelJournal):
         before = set(self.names)
         while self._events:
             self._events.pop()()
-        return listed({name: data for name, data in self.names.items() if name in before})
+        return make_listing({name: data for name, data in self.names.items() if name in before})
 
 
 class _Stepped(Around):
@@ -255,7 +255,7 @@ class _Stepped(Around):
         self._wait()
         first = self._half(1)
         self._wait()
-        return listed({**first, **self._half(0)})
+        return make_listing({**first, **self._half(0)})
 
     def _half(self, which: int) -> dict[str, bytes]:
         names = self.inner.names

@@ -17,7 +17,7 @@ def reader(bootstrap, topic, *, streaming=True, **options):
     return KafkaReader(KafkaSourceOptions.parse(given, "krishiv-kafka"), None, streaming=streaming)
 
 
-def newest(reader, start=None):
+def find_batch_end(reader, start=None):
     """The end of the next batch."""
     return reader.latest(reader.initial() if start is None else start, UNLIMITED)
 
@@ -37,7 +37,7 @@ def rows(reader, start, end):
 def read_on(reader, start=None):
     """The next batch: its rows, and where it ends."""
     start = reader.initial() if start is None else start
-    end = newest(reader, start)
+    end = find_batch_end(reader, start)
     return rows(reader, start, end), end
 
 

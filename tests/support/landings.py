@@ -61,7 +61,9 @@ class Landing:
         self.position, self.number = end, self.number + 1
 
 
-def told(query: str, epoch: int, *offsets: dict[str, Any] | None) -> dict[str, str]:
+def make_landing_properties(
+    query: str, epoch: int, *offsets: dict[str, Any] | None
+) -> dict[str, str]:
     """Return the properties that record the sources' positions of a query at an epoch."""
     kept = json.dumps({"epoch": epoch, "offsets": list(offsets)})
     return {f"{EPOCH_PREFIX}{query}": str(epoch)} | (
@@ -85,14 +87,14 @@ def land(
     with table.transaction() as transaction:
         transaction.append(rows, {QUERY_KEY: query, EPOCH_KEY: str(epoch)})
         transaction.set_properties(
-            told(query, epoch, *offsets) if properties is None else properties
+            make_landing_properties(query, epoch, *offsets) if properties is None else properties
         )
     snapshot = table_in(folder).current_snapshot()
     assert snapshot is not None
     return snapshot.snapshot_id
 
 
-def made(folder: Path) -> Path:
+def make_empty_table(folder: Path) -> Path:
     """Return a folder with an empty table."""
     make_table(folder, ROWS)
     return folder

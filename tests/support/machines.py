@@ -51,7 +51,7 @@ ENVIRONMENT = {"TMPDIR": "/tmp", "XDG_CACHE_HOME": "/tmp/cache"}
 
 
 @cache
-def missing() -> str | None:
+def explain_missing_tools() -> str | None:
     """Return the reason why machines are impossible here; None if they are possible."""
     lacking = [name for name in _TOOLS if shutil.which(name) is None]
     if lacking:
@@ -81,7 +81,7 @@ class Machine:
         return self.name
 
     def __enter__(self) -> Self:
-        if reason := missing():
+        if reason := explain_missing_tools():
             pytest.skip(reason)
         self._keeper = subprocess.Popen(
             ["unshare", "--mount", "bash", "-c", _MOUNTS, "machine", *_hidden()],

@@ -23,7 +23,7 @@ def main() -> None:
     rows = reader.load(**({"path": job["source"]} if "source" in job else {}))
     shown = rows.selectExpr(*job["columns"])
     if job.get("counts"):
-        query = counting(shown, job)
+        query = count_by_key(shown, job)
     else:
         query = (
             shown.writeStream.format("json")
@@ -39,7 +39,7 @@ def main() -> None:
         print("FAILED", " ".join(str(error).split()), flush=True)
 
 
-def counting(shown, job):
+def count_by_key(shown, job):
     """The rows by key, as each epoch leaves them."""
 
     def write(batch, epoch):

@@ -24,6 +24,6 @@ def _attempt(task):
     return Attempt(epoch=0, task=task, id=next(_IDS), number=0, midway="goes on")
 
 
-def numbered(name, number, **more):
+def make_job_options(name, number, **more):
     """Options of a job."""
     return {"txnAppId": name, "txnVersion": str(number), **more}

@@ -29,13 +29,13 @@ FORMS = {"spark.sql.session.timeZone": "UTC", "spark.sql.timeType.enabled": "tru
 """Settings of the session that Spark's results are of."""
 
 
-def corpus():
+def find_corpus():
     """Return the folder of the corpus; None if it is not configured."""
     found = os.environ.get("KRISHIV_PARQUET_CORPUS")
     return None if not found else Path(found)
 
 
-def files(folder):
+def list_files(folder):
     """The names of all files with rows, relative to the corpus."""
     found = (path for part in FOLDERS for path in (Path(folder) / part).iterdir())
     names = (str(path.relative_to(folder)) for path in found if path.is_file())
@@ -43,7 +43,7 @@ def files(folder):
     return sorted(name for name in data if name != TOO_LARGE)
 
 
-def linked(folder, name, place):
+def link_file(folder, name, place):
     """A file of the corpus under a name that counts as Parquet's."""
     path = Path(place) / name.replace("/", "__").replace(".encrypted", "")
     if not path.exists():
@@ -75,7 +75,7 @@ def checksum(table):
     return hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
 
 
-def summary(schema, table):
+def summarize(schema, table):
     columns = {field.name: field.dataType.simpleString() for field in schema.fields}
     return {"schema": columns, "rows": table.num_rows, "checksum": checksum(table)}
 
@@ -84,7 +84,7 @@ def read_with_spark(spark, path):
     """Return the rows of Spark's own reader; None if it refuses the file."""
     try:
         frame = spark.read.parquet(str(path))
-        return summary(frame.schema, frame.toArrow())
+        return summarize(frame.schema, frame.toArrow())
     except Exception as error:  # noqa: BLE001  Spark's errors have many classes
         print("   ", str(error).splitlines()[0][:150])
         return None
@@ -98,7 +98,7 @@ def read_with_ours(path, schema=None):
         source.schema = arrow_schema(schema)
         parts = source.plan(FIRST, source.latest(FIRST, UNLIMITED))
         found = [batch for part in parts for batch in source.read(part)]
-        return summary(schema, pa.Table.from_batches(found, source.schema))
+        return summarize(schema, pa.Table.from_batches(found, source.schema))
     except KrishivError as error:
         return type(error).__name__
 
@@ -113,9 +113,9 @@ def main(folder):
     spark.sparkContext.setLogLevel("OFF")
     place = Path(tempfile.mkdtemp())
     golden = {}
-    for name in files(folder):
+    for name in list_files(folder):
         print(name, flush=True)
-        golden[name] = read_with_spark(spark, linked(folder, name, place))
+        golden[name] = read_with_spark(spark, link_file(folder, name, place))
     lines = (f" {json.dumps(name)}: {json.dumps(found)}" for name, found in golden.items())
     GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -51,7 +51,7 @@ def rows():
     return pa.table(columns)
 
 
-def samples():
+def make_samples():
     """Small whole files: every codec, both kinds of pages, with and without dictionaries."""
     table = rows()
     shapes = (
@@ -76,7 +76,7 @@ def samples():
             yield sink.getvalue().to_pybytes()
 
 
-def plain(folder, **columns):
+def write_plain_file(folder, **columns):
     path = folder / "file.parquet"
     given = columns or {"n": pa.array(range(10), pa.int32())}
     pq.write_table(pa.table(given), path, compression="none", use_dictionary=False)
@@ -92,9 +92,9 @@ def with_footer(path, change, length=None):
     path.write_bytes(whole[: -8 - size] + footer + claimed + b"PAR1")
 
 
-def fatal(folder):
+def write_fatal_file(folder):
     """A file by which PyArrow ends the process: a histogram of three levels where there are two."""
-    path = plain(folder, n=pa.array([[1], None], pa.list_(pa.int64())))
+    path = write_plain_file(folder, n=pa.array([[1], None], pa.list_(pa.int64())))
     with_footer(path, lambda text: text.replace(b"\x29\x26\x04\x00", b"\x29\x36\x04\x00\x00"))
     return path
 
@@ -170,7 +170,7 @@ def main(folder, seed, count):
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
-    whole = list(samples())
+    whole = list(make_samples())
     path = Path(folder, "changed.parquet")
     for number in range(int(seed), int(seed) + int(count)):
         dice = random.Random(number)

@@ -27,7 +27,7 @@ def reader(path, *, schema=SCHEMA, streaming=True, kind=ParquetReader, **options
     return kind(parsed, schema, streaming=streaming)
 
 
-def content(rows=(1,)):
+def make_content(rows=(1,)):
     """The bytes of a file with some rows."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"n": pa.array(rows, pa.int64())}), sink)
@@ -35,7 +35,7 @@ def content(rows=(1,)):
 
 
 def put(folder, name, rows=(1,), *, at=NOON):
-    return put_bytes(folder, name, content(rows), at=at)
+    return put_bytes(folder, name, make_content(rows), at=at)
 
 
 def put_bytes(folder, name, data, *, at=NOON):
@@ -50,7 +50,7 @@ def names(offset):
     return [file.path for file in offset.files]
 
 
-def reloaded(offset):
+def reload_offset(offset):
     """An offset as another process reads it from Spark's log."""
     return ParquetOffset.from_json(offset.to_json())
 
@@ -68,7 +68,7 @@ def batches(source, start=FIRST, limit=UNLIMITED):
     found = []
     while (end := source.latest(start, limit)) != start:
         found.append(names(end))
-        start = reloaded(end)
+        start = reload_offset(end)
     return found
 
 
@@ -77,7 +77,7 @@ def drain(source, start=FIRST, limit=UNLIMITED):
     found = []
     while (end := source.latest(start, limit)) != start:
         found += rows(source, start, end)
-        start = reloaded(end)
+        start = reload_offset(end)
     return sorted(found), start
 
 

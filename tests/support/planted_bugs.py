@@ -43,7 +43,7 @@ def _missed(why):
     return pytest.mark.xfail(raises=pytest.fail.Exception, reason=why)
 
 
-def formats_of(*modules) -> dict[str, type[DataSource]]:
+def collect_formats(*modules) -> dict[str, type[DataSource]]:
     """The formats that modules define, by name."""
     return {
         name: kind
@@ -57,14 +57,14 @@ def is_format(kind) -> bool:
     return isinstance(kind, type) and issubclass(kind, DataSource)
 
 
-def found_by(suite, case, folder, config, *, again=True) -> Broken:
+def find_failure(suite, case, folder, config, *, again=True) -> Broken:
     """Return the failure that a case finds at the rate of this configuration; None for all calls.
 
     The sequence that it prints must find the failure again, unless the case needs more.
     """
     method = getattr(suite, f"test_{case}")
     promise = " ".join(inspect.getdoc(method).split())
-    with playing(suite, folder / "once", promise) as play:
+    with open_player(suite, folder / "once", promise) as play:
         if config is not None:
             one_in = min(config.getoption("--one-in"), THINNEST)
             play.thin(one_in, config.getoption("--draw"))
@@ -72,18 +72,18 @@ def found_by(suite, case, folder, config, *, again=True) -> Broken:
         given = {"play": play, "declared": play.new()[0]}
         with pytest.raises(Broken) as caught:
             method(**{name: given[name] for name in inspect.signature(method).parameters})
-    sequence = printed(caught.value, promise)
+    sequence = parse_printed_sequence(caught.value, promise)
     if again:
-        with playing(suite, folder / "again", "") as play, pytest.raises(Broken):
+        with open_player(suite, folder / "again", "") as play, pytest.raises(Broken):
             play(*sequence, **sequence.how)
     return caught.value
 
 
-def playing(suite, folder, promise):
+def open_player(suite, folder, promise):
     return contextlib.closing(suite.player(folder, promise))
 
 
-def printed(broken, promise) -> Sequence:
+def parse_printed_sequence(broken, promise) -> Sequence:
     """The sequence as a reader would copy it, from a message that says all the rest too."""
     text = str(broken)
     steps = re.search(

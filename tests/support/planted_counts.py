@@ -22,7 +22,7 @@ setattr(owner, name, worse)
 """
 
 
-def regressions(case, which, servers=None):
+def count_regressions(case, which, servers=None):
     """The counts by which a case shows what was planted, beside the same case without it.
 
     Args:

@@ -27,7 +27,7 @@ _SETTINGS = {
 }
 
 
-def programs() -> Path | None:
+def find_programs() -> Path | None:
     """The folder with ``initdb`` and ``postgres``; Debian keeps one for each version."""
     known = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: float(p.parent.name))
     in_path = shutil.which("initdb")

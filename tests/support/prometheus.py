@@ -71,7 +71,7 @@ def _is_ready(url: str) -> bool:
         return False
 
 
-def asked(url: str, expression: str) -> list[dict]:
+def query_prometheus(url: str, expression: str) -> list[dict]:
     """Return the answer of a server to an expression: labels and values."""
     query = urllib.parse.urlencode({"query": expression})
     with urllib.request.urlopen(f"{url}/api/v1/query?{query}") as answer:

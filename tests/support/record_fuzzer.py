@@ -70,9 +70,9 @@ class Fuzzer:
 
     def packed(self, records, codec):
         """Compressed in one of the ways that there are, and damaged now and then."""
-        ways = [bombs.squeezed, bombs.streamed, self.frames]
+        ways = [bombs.compress_at_once, bombs.compress_as_stream, self.frames]
         if codec == "snappy":
-            ways = [bombs.squeezed, lambda data, _: bombs.xerial(data, 7)]
+            ways = [bombs.compress_at_once, lambda data, _: bombs.compress_as_xerial(data, 7)]
         data = self.random.choice(ways)(records, codec)
         if self.is_so(0.1):
             data = SKIPPABLE + struct.pack("<I", 3) + b"abc" + data
@@ -80,7 +80,9 @@ class Fuzzer:
 
     def frames(self, records, codec):
         middle = self.random.randrange(len(records) + 1)
-        return bombs.squeezed(records[:middle], codec) + bombs.squeezed(records[middle:], codec)
+        return bombs.compress_at_once(records[:middle], codec) + bombs.compress_at_once(
+            records[middle:], codec
+        )
 
     def batch(self, base):
         count = self.random.randrange(1, 6)
@@ -99,7 +101,7 @@ class Fuzzer:
         return data[: self.random.randrange(len(data))] if self.is_so(0.1) else data
 
 
-def decoded(data, aborted=(), skip=None):
+def decode_rows(data, aborted=(), skip=None):
     wanted = RecordRange("t", 0, 0, 2**62)
     rows = 0
     for batch in decode(data, wanted, aborted=aborted, policy=BatchPolicy(LIMIT, skip)).batches:
@@ -108,9 +110,9 @@ def decoded(data, aborted=(), skip=None):
     return rows
 
 
-def outcome(data, **options):
+def describe_outcome(data, **options):
     try:
-        return decoded(data, **options)
+        return decode_rows(data, **options)
     except RecordError as error:
         return str(error).partition(".")[0]
 
@@ -125,17 +127,17 @@ def main(seconds, seed):
         print(one, end="\r", flush=True)
         fuzzer = Fuzzer(one)
         data = fuzzer.input()
-        found = outcome(data)
+        found = describe_outcome(data)
         counts["inputs"] += 1
         counts["decoded" if isinstance(found, int) else "refused"] += 1
         dead = []
-        rest = outcome(data, skip=dead.append)
+        rest = describe_outcome(data, skip=dead.append)
         # What is skipped is what fails otherwise, unless the whole response makes no sense.
         assert found == rest if not dead else isinstance(found, str), (one, found, rest, dead)
         usual = scanner._ROOM
         scanner._ROOM = fuzzer.random.choice([1, 7, 100, 5000])
         again = []
-        in_pieces = outcome(data, skip=again.append)
+        in_pieces = describe_outcome(data, skip=again.append)
         scanner._ROOM = usual
         assert (rest, {d.first_offset for d in dead}) == (
             in_pieces,

@@ -71,7 +71,7 @@ def _json(found: Any) -> str:
     return re.sub(r"\[[^][{}]*\]", lambda part: re.sub(r"\s*\n\s*", " ", part[0]), text)
 
 
-def conversions(spark: SparkSession, folder: Path) -> dict[str, Any]:
+def read_conversions(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """For each stored column and wanted type the texts that Spark reads; nothing if it refuses.
 
     Where a nesting is not read as the column is, it has an entry of its own.
@@ -184,7 +184,7 @@ def _read(spark: SparkSession, path: Path, wanted: str, form: str) -> Texts | No
 
 
 RECORDS: dict[str, Callable[[SparkSession, Path], dict[str, Any]]] = {
-    "conversions": conversions,
+    "conversions": read_conversions,
     "partitions": partitions,
     "calendars": calendars,
     "names": names,

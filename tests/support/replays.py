@@ -80,11 +80,11 @@ def table_rows(table):
     return Counter(n for path in found for n in pq.read_table(path)["id"].to_pylist())
 
 
-def exactly(end):
+def count_range(end):
     return Counter(range(end))
 
 
-def replay_in(*words):
+def make_replay_work(*words):
     """Work that replays a query, as a process of its own does."""
 
     def work():
@@ -112,7 +112,7 @@ def kill_everywhere(place, words, check, stride=1, first=2):
     before, step, died, seen = start(place / "c"), 0, True, []
     while died:
         restore(backup, place)
-        died = dies_before(step, replay_in(*words))
+        died = dies_before(step, make_replay_work(*words))
         forget()
         step += stride
         found = start(place / "c")
@@ -125,7 +125,7 @@ def kill_everywhere(place, words, check, stride=1, first=2):
         else:
             assert found == before or found[:2] == ("next", first)
         if found[:2] != ("next", first):
-            replay_in(*words)()
+            make_replay_work(*words)()
         assert start(place / "c")[:2] == ("next", first)
         check()
         forget()

@@ -23,7 +23,7 @@ class Stopped(NamedTuple):
     active: bool
 
 
-def compiled(folder: Path) -> Path:
+def compile_client(folder: Path) -> Path:
     """The folder with the classes of the client; `folder` has to be there."""
     compiler = (*OPTIONS.split(), "-cp", f"{JARS}/*", "scala.tools.nsc.Main")
     run_java(
@@ -32,9 +32,9 @@ def compiled(folder: Path) -> Path:
     return folder
 
 
-def copy(classes: Path, *arguments: str) -> Stopped:
+def run_client(classes: Path, *arguments: str) -> Stopped:
     """Run the client to its end, by its own arguments."""
-    with start(classes, *arguments) as client:
+    with start_client(classes, *arguments) as client:
         out, _ = client.communicate(timeout=2 * PATIENCE)
     assert client.returncode == 0, out
     (said,) = (line for line in out.splitlines() if line.startswith("STOPPED "))
@@ -42,7 +42,7 @@ def copy(classes: Path, *arguments: str) -> Stopped:
     return Stopped(query, int(rows), active == "true")
 
 
-def start(classes: Path, *arguments: str) -> subprocess.Popen:
+def start_client(classes: Path, *arguments: str) -> subprocess.Popen:
     """The client, running; `communicate` reads what it prints, errors among it."""
     program = ("-Xmx256m", OPENED, "-cp", f"{classes}:{_client()}", "ConnectCopy", *arguments)
     return subprocess.Popen(

@@ -88,7 +88,7 @@ def files(folder: Path):
     }
 
 
-def fresh(source: Path, target: Path) -> Path:
+def copy_afresh(source: Path, target: Path) -> Path:
     """A copy of a folder in the place of what is there."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)

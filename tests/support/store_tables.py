@@ -167,7 +167,7 @@ class HdfsOnlooker(Onlooker):
         self._aside.remove(self.pending())
 
 
-def onlooker(url: str, options) -> Onlooker:
+def make_onlooker(url: str, options) -> Onlooker:
     """One of the right kind."""
     return _KINDS[StoreUrl.parse(url).kind](url, options)
 

@@ -14,7 +14,7 @@ from servers.forwarding import Message, forwarding
 from servers.stores import Store
 
 
-def refusal(status: int, code: str) -> Message:
+def make_refusal(status: int, code: str) -> Message:
     """An answer as those of S3, Azure and Google's XML interface are."""
     body = f"<Error><Code>{code}</Code><Message>as a test wants it</Message></Error>"
     headers = {"Content-Type": "application/xml", "x-ms-error-code": code}
@@ -22,16 +22,20 @@ def refusal(status: int, code: str) -> Message:
 
 
 BUSY = {
-    "s3": (refusal(503, "SlowDown"), refusal(500, "InternalError"), refusal(429, "SlowDown")),
-    "gcs": (refusal(503, "ServiceUnavailable"), refusal(429, "SlowDown")),
-    "azure": (refusal(503, "ServerBusy"), refusal(500, "InternalError")),
-    "hdfs": (refusal(503, "ServiceUnavailable"), refusal(429, "TooManyRequests")),
+    "s3": (
+        make_refusal(503, "SlowDown"),
+        make_refusal(500, "InternalError"),
+        make_refusal(429, "SlowDown"),
+    ),
+    "gcs": (make_refusal(503, "ServiceUnavailable"), make_refusal(429, "SlowDown")),
+    "azure": (make_refusal(503, "ServerBusy"), make_refusal(500, "InternalError")),
+    "hdfs": (make_refusal(503, "ServiceUnavailable"), make_refusal(429, "TooManyRequests")),
 }
 EXPIRED = {
-    "s3": refusal(400, "ExpiredToken"),
-    "gcs": refusal(401, "AuthenticationRequired"),
-    "azure": refusal(403, "AuthenticationFailed"),
-    "hdfs": refusal(401, "Unauthorized"),
+    "s3": make_refusal(400, "ExpiredToken"),
+    "gcs": make_refusal(401, "AuthenticationRequired"),
+    "azure": make_refusal(403, "AuthenticationFailed"),
+    "hdfs": make_refusal(401, "Unauthorized"),
 }
 
 

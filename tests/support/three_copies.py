@@ -16,7 +16,7 @@ from stream_copy import session
 import krishiv_spark
 
 
-def streams(spark, folder: Path, bootstrap: str):
+def make_streams(spark, folder: Path, bootstrap: str):
     """The rows of each, its sink, and the options of that."""
     kafka = {"kafka.bootstrap.servers": bootstrap}
     iceberg = {"warehouse": str(folder)}
@@ -39,7 +39,7 @@ def main() -> None:
     print("CODE", krishiv_spark.__file__, flush=True)
     folder = Path(job["folder"])
     os.chdir(folder)  # Spark's workers (python -m) import first from where it was started
-    for rows, sink, options in streams(session(job), folder, job["bootstrap"]):
+    for rows, sink, options in make_streams(session(job), folder, job["bootstrap"]):
         checkpoint = str(folder / "checkpoints" / sink)
         writer = rows.writeStream.format(sink).options(**options, checkpointLocation=checkpoint)
         error = ""

@@ -175,7 +175,7 @@ def nested_ddl(ddl: str, nesting: str) -> str:
     }[nesting]
 
 
-def bare(column: pa.Array, nesting: str) -> pa.Array:
+def unnest_values(column: pa.Array, nesting: str) -> pa.Array:
     """The values of a column that has one in each row, at some place."""
     if nesting == "struct":
         return column.field(0)
@@ -183,7 +183,7 @@ def bare(column: pa.Array, nesting: str) -> pa.Array:
         return column.flatten()
     if nesting == "map":
         return column.items
-    return bare(column.flatten(), "struct") if nesting == "array of struct" else column
+    return unnest_values(column.flatten(), "struct") if nesting == "array of struct" else column
 
 
 def write(stored: Stored, nesting: str, path: Path) -> None:
@@ -226,7 +226,7 @@ def _value(text: str, kind: pa.DataType) -> Any:
     return int(text) * (1000 if pa.types.is_time(kind) else 1)
 
 
-def meanings(values: pa.Array) -> list[Any]:
+def list_meanings(values: pa.Array) -> list[Any]:
     """Return the meanings of values of any type: equal ones are the same value."""
     if isinstance(values, pa.DictionaryArray):
         values = values.dictionary_decode()

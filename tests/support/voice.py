@@ -52,7 +52,7 @@ _QUESTION = re.compile(
 )
 
 
-def fragments(text: str) -> list[str]:
+def find_fragments(text: str) -> list[str]:
     """Return the violations of the rules for help texts and descriptions.
 
     A text starts with a capital letter, a number or code, ends with a full stop and has at least
@@ -108,13 +108,13 @@ def count_phrases() -> dict[str, dict[str, int]]:
     return counts
 
 
-def recorded_counts() -> dict[str, dict[str, int]]:
+def read_recorded_counts() -> dict[str, dict[str, int]]:
     """Return the counts of the record."""
     counts: dict[str, dict[str, int]] = json.loads(RECORD.read_text())
     return counts
 
 
-def totals(counts: Mapping[str, Mapping[str, int]]) -> Counter[str]:
+def sum_counts(counts: Mapping[str, Mapping[str, int]]) -> Counter[str]:
     """Return the count of each phrase in all files together."""
     total: Counter[str] = Counter()
     for found in counts.values():
@@ -124,7 +124,7 @@ def totals(counts: Mapping[str, Mapping[str, int]]) -> Counter[str]:
 
 def risen_totals() -> list[str]:
     """Return a line for each phrase that occurs more often than the record allows."""
-    now, before = totals(count_phrases()), totals(recorded_counts())
+    now, before = sum_counts(count_phrases()), sum_counts(read_recorded_counts())
     return [
         f"{name}: {before[name]} -> {now[name]}" for name in PHRASES if now[name] > before[name]
     ]

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def tracked() -> list[str]:
+def list_tracked_files() -> list[str]:
     """All files and links that are, or will be, in the repository."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -28,7 +28,7 @@ def tracked() -> list[str]:
 def plain_clone(tmp_path_factory) -> Path:
     """The repository as somebody has it who has cloned it and installed nothing."""
     clone = tmp_path_factory.mktemp("clone") / "krishiv-spark"
-    for name in tracked():
+    for name in list_tracked_files():
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, clone / name, follow_symlinks=False)
     return clone
@@ -54,7 +54,7 @@ def run_git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *arguments], cwd=folder, check=True)
 
 
-def built(source: Path, kind: str, folder: Path) -> Path:
+def build_distribution(source: Path, kind: str, folder: Path) -> Path:
     """The one file that a build of a source tree makes, without the network."""
     done = subprocess.run(
         [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", folder, source],
@@ -69,16 +69,16 @@ def built(source: Path, kind: str, folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(plain_clone, tmp_path_factory) -> Path:
-    return built(plain_clone, "wheel", tmp_path_factory.mktemp("wheel"))
+    return build_distribution(plain_clone, "wheel", tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")
 def wheel_of_sdist(plain_clone, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
-    with tarfile.open(built(plain_clone, "sdist", folder)) as archive:
+    with tarfile.open(build_distribution(plain_clone, "sdist", folder)) as archive:
         archive.extractall(folder / "unpacked", filter="data")
     (tree,) = (folder / "unpacked").iterdir()
-    return built(tree, "wheel", tmp_path_factory.mktemp("wheel-of-sdist"))
+    return build_distribution(tree, "wheel", tmp_path_factory.mktemp("wheel-of-sdist"))
 
 
 @pytest.fixture(scope="session")

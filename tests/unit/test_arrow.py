@@ -9,7 +9,7 @@ import pyspark.sql.types as t
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from value_cases import meanings, nested, nested_type
+from value_cases import list_meanings, nested, nested_type
 
 from krishiv_spark.arrow import conform as fitting
 from krishiv_spark.arrow.schemas import arrow_schema, conform, plain_schema, spark_schema
@@ -297,7 +297,7 @@ def test_a_type_becomes_one_that_holds_all_of_its_values(column, kind):
         fitted = conform(pa.record_batch({"c": values}), pa.schema([("c", kind)])).column("c")
         fitted.validate(full=True)
         assert fitted.type == kind
-        assert meanings(fitted) == meanings(values)
+        assert list_meanings(fitted) == list_meanings(values)
 
 
 def test_uuids_become_their_text_at_any_depth():

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from landings import QUERY, ROWS, land, made, told
+from landings import QUERY, ROWS, land, make_empty_table, make_landing_properties
 
 from krishiv_spark.errors import (
     OffsetError,
@@ -201,7 +201,7 @@ def infer(folder, **more):
 
 
 def test_the_columns_are_those_of_the_table(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     found = infer(tmp_path, **{"then.valueFormat": "json"})
     assert [field.name for field in found] == ["id", "text"]
     assert infer(tmp_path, columns="text", **{"then.valueFormat": "json"}).names == ["text"]
@@ -243,7 +243,7 @@ def landed(folder, by=None, snapshot=None, **more):
 
 
 def test_the_seam_is_where_the_query_stood_that_has_written_the_newest_snapshot(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     land(tmp_path, 0, {"kind": "kafka", "v": 2})
     newest = land(tmp_path, 4, SEAM.to_dict())
     found = landed(tmp_path)
@@ -254,7 +254,7 @@ def test_the_seam_is_where_the_query_stood_that_has_written_the_newest_snapshot(
 
 
 def test_what_is_compacted_or_only_deleted_changes_nothing(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     land(tmp_path, 0, SEAM.to_dict())
     land(tmp_path, 1, SEAM.to_dict(), ids=range(3, 6))
     iceberg_tables.table_in(tmp_path).delete("id < 3")  # a whole file
@@ -264,14 +264,14 @@ def test_what_is_compacted_or_only_deleted_changes_nothing(tmp_path):
 
 
 def test_what_others_have_written_before_the_query_began_is_read_too(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     iceberg_tables.append(tmp_path, pa.table({"id": [-1], "text": ["history"]}, schema=ROWS))
     land(tmp_path, 0, SEAM.to_dict())
     assert landed(tmp_path).offset == SEAM.to_dict()
 
 
 def test_rows_of_others_since_then_are_refused_unless_the_query_is_named(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     land(tmp_path, 0, SEAM.to_dict())
     theirs = iceberg_tables.append(tmp_path, pa.table({"id": [9], "text": ["theirs"]}, schema=ROWS))
     with pytest.raises(
@@ -282,7 +282,7 @@ def test_rows_of_others_since_then_are_refused_unless_the_query_is_named(tmp_pat
 
 
 def test_rows_of_others_are_refused_too_when_the_epochs_before_them_have_expired(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     first = land(tmp_path, 0, SEAM.to_dict())
     theirs = iceberg_tables.append(tmp_path, pa.table({"id": [9], "text": ["theirs"]}, schema=ROWS))
     land(tmp_path, 1, SEAM.to_dict())
@@ -294,7 +294,7 @@ def test_rows_of_others_are_refused_too_when_the_epochs_before_them_have_expired
 
 
 def test_of_several_queries_one_has_to_be_named(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     land(tmp_path, 0, SEAM.to_dict())
     land(tmp_path, 7, {"kind": "other"}, query="q-2")
     with pytest.raises(OptionError, match=f"2 queries .*{QUERY}, q-2.*'landedBy'"):
@@ -307,7 +307,7 @@ def test_of_several_queries_one_has_to_be_named(tmp_path):
 
 @pytest.mark.parametrize("by", [None, QUERY])
 def test_a_table_that_was_rolled_back_is_refused(tmp_path, by):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     before = land(tmp_path, 0, SEAM.to_dict())
     land(tmp_path, 1, SEAM.to_dict())
     table = iceberg_tables.table_in(tmp_path)
@@ -320,7 +320,7 @@ def test_a_table_that_was_rolled_back_is_refused(tmp_path, by):
 
 @pytest.mark.parametrize("by", [None, QUERY])
 def test_a_table_that_was_rolled_back_to_before_the_query_is_refused(tmp_path, by):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     before = iceberg_tables.append(tmp_path, pa.table({"id": [9], "text": ["old"]}, schema=ROWS))
     land(tmp_path, 0, SEAM.to_dict())
     table = iceberg_tables.table_in(tmp_path)
@@ -332,7 +332,7 @@ def test_a_table_that_was_rolled_back_to_before_the_query_is_refused(tmp_path, b
 
 
 def test_a_query_whose_snapshots_have_all_expired_is_not_forgotten(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     quiet = land(tmp_path, 0, {"kind": "other"}, query="q-2")
     land(tmp_path, 0, SEAM.to_dict())
     table = iceberg_tables.table_in(tmp_path)
@@ -345,7 +345,7 @@ def test_a_query_whose_snapshots_have_all_expired_is_not_forgotten(tmp_path):
 
 
 def test_if_all_its_snapshots_have_expired_the_query_has_to_be_named(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     theirs = land(tmp_path, 0, SEAM.to_dict())
     iceberg_tables.compact(tmp_path)
     iceberg_tables.expire(tmp_path, theirs)
@@ -355,13 +355,13 @@ def test_if_all_its_snapshots_have_expired_the_query_has_to_be_named(tmp_path):
 
 
 def test_a_table_without_a_snapshot_is_refused(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     with pytest.raises(OptionError, match="no snapshot yet"):
         landed(tmp_path)
 
 
 def test_a_table_that_does_not_say_where_it_ends_is_refused(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     iceberg_tables.append(tmp_path, pa.table({"id": [1], "text": ["x"]}, schema=ROWS))
     with pytest.raises(OptionError, match=r"does not record .*'checkpointLocation'.*then\.start"):
         landed(tmp_path)
@@ -373,7 +373,7 @@ def test_a_table_that_does_not_say_where_it_ends_is_refused(tmp_path):
 
 
 def test_the_checkpoint_of_the_query_says_what_did_not_fit_into_the_table(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     land(tmp_path, 3)
     checkpoint = tmp_path / "landing"
     (checkpoint / "offsets").mkdir(parents=True)
@@ -406,30 +406,36 @@ def test_the_checkpoint_of_the_query_says_what_did_not_fit_into_the_table(tmp_pa
 @pytest.mark.parametrize(
     ("properties", "says"),
     [
-        (told(QUERY, 1, SEAM.to_dict()) | {f"krishiv.epoch.{QUERY}": "2"}, "is of epoch 1"),
-        (told(QUERY, 1, SEAM.to_dict()) | {f"krishiv.epoch.{QUERY}": "x"}, "is 'x', not an epoch"),
-        (told(QUERY, 1) | {f"krishiv.offsets.{QUERY}": "{"}, "is damaged"),
-        (told(QUERY, 1) | {f"krishiv.offsets.{QUERY}": "[]"}, "is damaged"),
-        (told(QUERY, 1, None), "is damaged"),
+        (
+            make_landing_properties(QUERY, 1, SEAM.to_dict()) | {f"krishiv.epoch.{QUERY}": "2"},
+            "is of epoch 1",
+        ),
+        (
+            make_landing_properties(QUERY, 1, SEAM.to_dict()) | {f"krishiv.epoch.{QUERY}": "x"},
+            "is 'x', not an epoch",
+        ),
+        (make_landing_properties(QUERY, 1) | {f"krishiv.offsets.{QUERY}": "{"}, "is damaged"),
+        (make_landing_properties(QUERY, 1) | {f"krishiv.offsets.{QUERY}": "[]"}, "is damaged"),
+        (make_landing_properties(QUERY, 1, None), "is damaged"),
     ],
     ids=range(5),
 )
 def test_properties_that_were_changed_are_refused(tmp_path, properties, says):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     land(tmp_path, 1, properties=properties)
     with pytest.raises(OffsetError, match=says):
         landed(tmp_path)
 
 
 def test_a_query_of_several_sources_is_refused(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     land(tmp_path, 1, SEAM.to_dict(), {"kind": "memory"})
     with pytest.raises(OptionError, match="reads 2 sources"):
         landed(tmp_path)
 
 
 def test_a_snapshot_that_the_user_names_says_nothing_of_offsets(tmp_path):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     first = land(tmp_path, 0, SEAM.to_dict())
     land(tmp_path, 1, SEAM.to_dict())
     found = landed(tmp_path, snapshot=first)
@@ -450,7 +456,7 @@ def test_a_snapshot_that_the_user_names_says_nothing_of_offsets(tmp_path):
     ids=str,
 )
 def test_another_start_in_the_table_is_refused(tmp_path, more):
-    made(tmp_path)
+    make_empty_table(tmp_path)
     land(tmp_path, 0, SEAM.to_dict())
     with pytest.raises(OptionError, match="has no meaning here"):
         landed(tmp_path, **more)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from command_line import Command
 from iceberg_life import TABLE, table_of
-from numbered_jobs import numbered, run_job
+from numbered_jobs import make_job_options, run_job
 
 from krishiv_spark import memory_clear, memory_table
 from krishiv_spark.errors import KrishivError, StorageError
@@ -95,7 +95,7 @@ class Place:
 
     def batch(self, number, numbers=None, *, overwrite=False, **more):
         known = {"txnCheckpoint": str(self.checkpoint), "txnRun": self.run, "txnRepeats": "newest"}
-        options = {**self.sink.options, **numbered("load", number), **known, **more}
+        options = {**self.sink.options, **make_job_options("load", number), **known, **more}
         rows = range(10 * number, 10 * number + 3) if numbers is None else numbers
         run_job(self.sink.source, options, rows, overwrite=overwrite)
 
@@ -400,7 +400,7 @@ def test_a_name_of_a_fan_out_that_another_query_has_used_is_refused(tmp_path):
     }
 
     def batch(number, query):
-        options = {**given, **numbered("load", number), "txnQueryId": query}
+        options = {**given, **make_job_options("load", number), "txnQueryId": query}
         rows = [10 * number]
         run_job(FanoutDataSource, options, rows, tasks=1, schema=schema, row=lambda n: ({"id": n},))
 

@@ -22,7 +22,7 @@ from iceberg_life import (
     race_of_three,
     table_of,
 )
-from numbered_jobs import numbered as numbered_job
+from numbered_jobs import make_job_options as numbered_job
 from numbered_jobs import run_job
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException

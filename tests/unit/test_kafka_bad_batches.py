@@ -8,7 +8,7 @@ import bombs
 import lz4.frame
 import pytest
 import snappy
-from batches import ALL, CODECS, PATHS, build, changed, control, kernels, rows, varint
+from batches import ALL, CODECS, PATHS, build, changed, kernels, make_control_batch, rows, varint
 from hypothesis import example, given
 from hypothesis import strategies as st
 from wheels import ROOT
@@ -38,7 +38,7 @@ def some(count, base):
 
 def around(bad):
     """A batch at offset 10, between good ones at 0 and 40."""
-    return some(3, 0) + bombs.moved(bad, 10) + some(3, 40)
+    return some(3, 0) + bombs.move_batch(bad, 10) + some(3, 40)
 
 
 def skipped(data, wanted=ALL, limit=MIB, **options):
@@ -52,17 +52,20 @@ NEIGHBOURS = [0, 1, 2, 40, 41, 42]
 
 BAD = {
     **{
-        f"{codec} too large": bombs.batch(bombs.values(2, MIB), 2, codec=codec)
+        f"{codec} too large": bombs.batch(bombs.make_value_records(2, MIB), 2, codec=codec)
         for codec in SQUEEZED
     },
     **{
         f"{codec} too large, not announced": bombs.batch(
-            b"", 2, codec=codec, packed=bombs.streamed(bombs.values(2, MIB), codec)
+            b"",
+            2,
+            codec=codec,
+            packed=bombs.compress_as_stream(bombs.make_value_records(2, MIB), codec),
         )
         for codec in ("gzip", "lz4", "zstd")
     },
     "snappy in blocks": bombs.batch(
-        b"", 2, codec="snappy", packed=bombs.xerial(bombs.values(2, MIB))
+        b"", 2, codec="snappy", packed=bombs.compress_as_xerial(bombs.make_value_records(2, MIB))
     ),
     "snappy that claims 4 GiB": bombs.batch(
         b"", 1, codec="snappy", packed=b"\xff\xff\xff\xff\x0f" + bytes(50)
@@ -75,7 +78,10 @@ BAD = {
     ),
     **{
         f"{codec} cut off": bombs.batch(
-            b"", 1, codec=codec, packed=bombs.squeezed(bombs.values(1, 1000), codec)[:-3]
+            b"",
+            1,
+            codec=codec,
+            packed=bombs.compress_at_once(bombs.make_value_records(1, 1000), codec)[:-3],
         )
         for codec in SQUEEZED
     },
@@ -85,9 +91,9 @@ BAD = {
     "a length that lies": bombs.batch(varint(50) + bytes(20), 1),
     "a length of 64 bits": bombs.batch(varint(2**63 - 1) + bytes(20), 1, codec="gzip"),
     "a length without end": bombs.batch(b"\xff" * 30, 1, codec="lz4"),
-    "a record too few": bombs.batch(bombs.values(2, 9), 3, codec="zstd"),
-    "bytes left over": bombs.batch(bombs.values(3, 9), 2),
-    "2**31 - 1 records": bombs.batch(bombs.values(1, 9), 2**31 - 1, codec="gzip"),
+    "a record too few": bombs.batch(bombs.make_value_records(2, 9), 3, codec="zstd"),
+    "bytes left over": bombs.batch(bombs.make_value_records(3, 9), 2),
+    "2**31 - 1 records": bombs.batch(bombs.make_value_records(1, 9), 2**31 - 1, codec="gzip"),
     "an offset twice": bombs.batch(bombs.record(0) * 2, 2),
     "a time of nanoseconds": bombs.batch(bombs.record(0) + bombs.record(1, stamp=2**60), 2),
 }
@@ -101,7 +107,7 @@ def last_of(name):
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_batch_fails_by_default_and_the_error_says_all(name):
-    data = some(3, 0) + bombs.moved(BAD[name], 10)
+    data = some(3, 0) + bombs.move_batch(BAD[name], 10)
     with pytest.raises(RecordError) as caught:
         rows(data, policy=BatchPolicy(MIB))
     text = str(caught.value)
@@ -114,7 +120,7 @@ def test_a_bad_batch_fails_by_default_and_the_error_says_all(name):
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_batch_is_skipped_whole_with_one_dead_letter(name):
     is_last = last_of(name) >= 40
-    data = some(3, 0) + bombs.moved(BAD[name], 10) if is_last else around(BAD[name])
+    data = some(3, 0) + bombs.move_batch(BAD[name], 10) if is_last else around(BAD[name])
     found, (dead,) = skipped(data)
     assert found == (NEIGHBOURS[:3] if is_last else NEIGHBOURS)
     assert dead == DeadBatch("clicks", 7, 10, last_of(name), len(BAD[name]), dead.reason)
@@ -133,14 +139,16 @@ def test_tasks_that_read_parts_of_a_batch_agree_about_it(name, cut):
 
 
 def test_what_is_not_wanted_decides_nothing():
-    data = around(BAD["headers"]) + bombs.moved(BAD["a time of nanoseconds"], 50)
+    data = around(BAD["headers"]) + bombs.move_batch(BAD["a time of nanoseconds"], 50)
     for columns in ({"value", "offset"}, {"offset"}):
         (batch,) = decode(data, ALL, columns, policy=BatchPolicy(MIB)).batches
         assert batch.column("offset").to_pylist() == [*NEIGHBOURS[:3], 10, *NEIGHBOURS[3:], 50, 51]
 
 
 def test_bad_batches_in_a_row_are_skipped_each():
-    parts = [bombs.moved(bad, 10 * n) for n, bad in enumerate(BAD.values(), 1) if last(bad) < 9]
+    parts = [
+        bombs.move_batch(bad, 10 * n) for n, bad in enumerate(BAD.values(), 1) if last(bad) < 9
+    ]
     found, dead = skipped(b"".join(parts) + some(1, 1000))
     assert found == [1000]
     starts = [10 * n for n, bad in enumerate(BAD.values(), 1) if last(bad) < 9]
@@ -159,14 +167,14 @@ def test_a_wrong_checksum_is_always_an_error():
 
 
 def test_a_marker_that_cannot_be_read_is_always_an_error():
-    marker = changed(control(5, 1, 0), varint(50) + bytes(20))
+    marker = changed(make_control_batch(5, 1, 0), varint(50) + bytes(20))
     with pytest.raises(RecordError, match="clicks-7 at offset 5: record 0 of the batch is damaged"):
         skipped(some(3, 0) + marker, aborted=[(1, 0)])
 
 
 def test_an_aborted_batch_is_left_out_without_being_decompressed():
     bomb = changed(BAD["zstd too large"], attributes=0x14, producer=9)
-    data = bombs.moved(bomb, 10) + control(20, 9, 0) + some(3, 30)
+    data = bombs.move_batch(bomb, 10) + make_control_batch(20, 9, 0) + some(3, 30)
     for policy in (BatchPolicy(MIB), BatchPolicy(MIB, pytest.fail)):
         assert [row[0] for row in rows(data, aborted=[(9, 10)], policy=policy)] == [30, 31, 32]
 
@@ -191,7 +199,7 @@ records = st.lists(
 @example([(1000, None, b"v" * 500, [])], "snappy", -1, 1)
 def test_around_the_limit_a_batch_is_whole_or_not_there(given, codec, more, room):
     plain = build(given, base=10)
-    packed = bombs.squeezed(plain[61:], codec)
+    packed = bombs.compress_at_once(plain[61:], codec)
     squeezed = changed(plain, packed, attributes=CODECS.index(codec))
     limit = max(len(plain) - 61 + more, 1)
     with pytest.MonkeyPatch.context() as patch:
@@ -234,7 +242,7 @@ def test_pieces_of_any_size_find_the_same_faults(given, codec, found, room, befo
     body = bytearray(build(given)[61:])
     for at, value in found if before else ():
         body[at % len(body)] = value
-    packed = bytearray(bombs.squeezed(bytes(body), codec))
+    packed = bytearray(bombs.compress_at_once(bytes(body), codec))
     for at, value in () if before else found:
         packed[at % len(packed)] = value
     data = around(bombs.batch(b"", len(given), codec=codec, packed=bytes(packed), last_delta=19))
@@ -258,17 +266,21 @@ SKIPPABLE = bytes.fromhex("502a4d18") + struct.pack("<I", 5) + b"12345"
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4"])
 def test_frames_one_after_the_other_are_one_batch(codec):
-    packed = b"".join(bombs.squeezed(RECORDS[at : at + 10], codec) for at in range(0, 300, 10))
+    packed = b"".join(
+        bombs.compress_at_once(RECORDS[at : at + 10], codec) for at in range(0, 300, 10)
+    )
     assert [row[3] for row in rows(framed(packed, codec))] == [b"a" * 100, b"b" * 100]
 
 
 def test_a_frame_that_is_to_be_skipped_is_skipped():
-    packed = SKIPPABLE + bombs.squeezed(RECORDS, "zstd") + SKIPPABLE
+    packed = SKIPPABLE + bombs.compress_at_once(RECORDS, "zstd") + SKIPPABLE
     assert len(rows(framed(packed, "zstd"))) == 2
 
 
 def test_more_after_a_frame_that_announces_little_is_counted():
-    packed = bombs.squeezed(bombs.record(0), "zstd") + bombs.squeezed(bytes(2 * MIB), "zstd")
+    packed = bombs.compress_at_once(bombs.record(0), "zstd") + bombs.compress_at_once(
+        bytes(2 * MIB), "zstd"
+    )
     with pytest.raises(RecordError, match="becomes more than the 1048576 bytes"):
         rows(framed(packed, "zstd"), policy=BatchPolicy(MIB))
 
@@ -305,7 +317,7 @@ def test_frames_of_zstd_that_want_a_window_or_a_dictionary_are_errors(head):
 def test_a_large_batch_that_compaction_has_thinned_is_read_in_pieces(codec):
     deltas = [0, 7, 8, 500, 10_000]
     packed = b"".join(bombs.record(delta, bytes(9 * MIB)) for delta in deltas)
-    data = bombs.moved(bombs.batch(packed, 5, codec=codec, last_delta=20_000), 100)
+    data = bombs.move_batch(bombs.batch(packed, 5, codec=codec, last_delta=20_000), 100)
     for skip in (None, pytest.fail):
         found = decode(data + some(1, 30_000), ALL, {"offset", "value"}, (), BatchPolicy(skip=skip))
         parts = [batch.column("offset").to_pylist() for batch in found.batches]
@@ -317,13 +329,13 @@ def test_a_large_batch_that_compaction_has_thinned_is_read_in_pieces(codec):
 
 
 def test_many_empty_frames_are_no_endless_work():
-    packed = bombs.squeezed(b"", "zstd") * 20_000 + bombs.squeezed(RECORDS, "zstd")
+    packed = bombs.compress_at_once(b"", "zstd") * 20_000 + bombs.compress_at_once(RECORDS, "zstd")
     assert len(rows(framed(packed, "zstd"))) == 2
 
 
 def test_raw_snappy_and_blocks_are_both_read():
     assert len(rows(framed(snappy.compress(RECORDS), "snappy"))) == 2
-    assert len(rows(framed(bombs.xerial(RECORDS, 7), "snappy"))) == 2
+    assert len(rows(framed(bombs.compress_as_xerial(RECORDS, 7), "snappy"))) == 2
 
 
 def test_keys_of_headers_that_are_no_text_are_replaced_in_each_part():
@@ -343,24 +355,30 @@ from krishiv_spark.kafka.records import BatchPolicy, RecordError, RecordRange, d
 
 MIB = 2**20
 CASES = {
-    **{f"rows {c}": (100, lambda c=c: bombs.batch(bombs.values(200, MIB), 200, codec=c), 512)
+    **{f"rows {c}": (
+        100, lambda c=c: bombs.batch(bombs.make_value_records(200, MIB), 200, codec=c), 512)
        for c in ("gzip", "snappy", "lz4", "zstd")},
-    **{f"value {c}": (1, lambda c=c: bombs.batch(bombs.values(1, 120 * MIB), 1, codec=c), 128)
+    **{f"value {c}": (
+        1, lambda c=c: bombs.batch(bombs.make_value_records(1, 120 * MIB), 1, codec=c), 128)
        for c in ("gzip", "snappy", "lz4", "zstd")},
     "many rows": (
-        1, lambda: bombs.batch(bombs.values(1_000_000, 90), 1_000_000, codec="zstd"), 128),
+        1,
+        lambda: bombs.batch(
+            bombs.make_value_records(1_000_000, 90), 1_000_000, codec="zstd"),
+        128),
     "headers": (1, lambda: bombs.batch(bombs.headers(4 * MIB - 9), 1, codec="zstd"), 128),
     "headers that are no text": (
         1, lambda: bombs.batch(bombs.headers(3 * MIB, b"\\xff"), 1, codec="zstd"), 128),
     "a key of a header that is no text": (
         1, lambda: bombs.batch(bombs.headers(1, b"\\xff" * 60 * MIB), 1, codec="zstd"), 128),
-    **{f"too large {c}": (0, lambda c=c: bombs.batch(bombs.values(1, 200 * MIB), 1, codec=c), 128)
+    **{f"too large {c}": (
+        0, lambda c=c: bombs.batch(bombs.make_value_records(1, 200 * MIB), 1, codec=c), 128)
        for c in ("gzip", "snappy", "lz4", "zstd")},
     "headers, too large": (0, lambda: bombs.batch(bombs.headers(16 * MIB), 1, codec="zstd"), 128),
     "stream": (
         0,
         lambda: bombs.batch(
-            b"", 1, codec="zstd", packed=bombs.streamed(bytes(200 * MIB), "zstd")),
+            b"", 1, codec="zstd", packed=bombs.compress_as_stream(bytes(200 * MIB), "zstd")),
         128),
 }
 

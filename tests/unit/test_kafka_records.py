@@ -14,13 +14,13 @@ from batches import (
     PATHS,
     build,
     changed,
-    control,
     kernels,
+    make_control_batch,
     modules,
-    moved,
+    move_batch,
+    read_with_kafka_python,
     rows,
-    sealed,
-    theirs,
+    seal_batch,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,7 +51,7 @@ def offsets(data, wanted=ALL, **options):
 @given(records, st.sampled_from(CODECS), st.integers(0, 2**48))
 def test_rows_are_those_that_another_client_reads(given, codec, base):
     batch = build(given, base=base, codec=codec)
-    assert rows(batch) == theirs(batch)
+    assert rows(batch) == read_with_kafka_python(batch)
 
 
 @given(st.lists(records, min_size=1, max_size=5), st.data())
@@ -59,7 +59,7 @@ def test_batches_lie_one_behind_the_other(groups, data):
     base, batches, expected = data.draw(st.integers(0, 2**40)), [], []
     for group in groups:
         batches.append(build(group, base=base, codec=data.draw(st.sampled_from(CODECS))))
-        expected += theirs(batches[-1])
+        expected += read_with_kafka_python(batches[-1])
         base += len(group) + data.draw(st.integers(0, 3))  # what compaction has removed
     assert rows(b"".join(batches)) == expected
 
@@ -69,7 +69,7 @@ def test_only_the_offsets_that_are_wanted_come(given, start, end):
     batch = build(given)
     wanted = RecordRange("clicks", 7, start, end)
     decoded = decode(batch, wanted)
-    expected = [row for row in theirs(batch) if start <= row[0] < end]
+    expected = [row for row in read_with_kafka_python(batch) if start <= row[0] < end]
     assert rows(batch, wanted) == expected
     assert decoded.next_offset == min(max(len(given), start), end)
 
@@ -94,7 +94,7 @@ def test_nothing_comes_of_nothing():
 def test_bytes_may_be_lent_by_anything(lend):
     batch = build(some(3))
     data = lend(batch, np.uint8) if lend is np.frombuffer else lend(batch)
-    assert rows(data) == theirs(batch)
+    assert rows(data) == read_with_kafka_python(batch)
 
 
 def test_columns_are_those_of_sparks_connector_in_its_order():
@@ -135,7 +135,7 @@ def test_nulls_stay_null_and_a_record_without_headers_has_null():
 
 def test_header_keys_that_are_no_text_are_read_as_java_reads_them():
     batch = changed(build([(1, None, b"v", [("abc", b"x")])]))
-    damaged = sealed(batch.replace(b"abc", b"a\xffc"))
+    damaged = seal_batch(batch.replace(b"abc", b"a\xffc"))
     assert rows(damaged)[0][4] == [("a�c", b"x")]
 
 
@@ -143,7 +143,7 @@ def test_header_keys_that_are_no_text_are_read_as_java_reads_them():
 def test_attributes_of_a_record_have_no_meaning(attributes):
     batch = build([(1, None, b"value", [])])
     at = 62
-    damaged = sealed(batch[:at] + bytes([attributes]) + batch[at + 1 :])
+    damaged = seal_batch(batch[:at] + bytes([attributes]) + batch[at + 1 :])
     assert rows(damaged) == [(0, 1, None, b"value", [])]
 
 
@@ -216,7 +216,7 @@ def transactional(base, producer, count=2, codec="none"):
 
 
 def test_control_batches_have_no_rows_but_move_on():
-    data = transactional(0, 1) + control(2, 1, 1) + control(3, 2, 0)
+    data = transactional(0, 1) + make_control_batch(2, 1, 1) + make_control_batch(3, 2, 0)
     assert offsets(data) == [0, 1]
     assert decode(data, ALL).next_offset == 4
 
@@ -227,12 +227,12 @@ def test_rows_of_aborted_transactions_are_left_out():
         transactional(2, 2),  # committed
         build(some(2), base=4),  # no transaction
         transactional(6, 1, codec="gzip"),  # aborted
-        control(8, 1, 0),
-        control(9, 2, 1),
+        make_control_batch(8, 1, 0),
+        make_control_batch(9, 2, 1),
         transactional(10, 1),  # committed, by the same producer
-        control(12, 1, 1),
+        make_control_batch(12, 1, 1),
         transactional(13, 1),  # aborted again
-        control(15, 1, 0),
+        make_control_batch(15, 1, 0),
     ])  # fmt: skip
     assert offsets(data, aborted=[(1, 0), (1, 13)]) == [2, 3, 4, 5, 10, 11]
     assert offsets(data, aborted=[(1, 13), (1, 0)]) == [2, 3, 4, 5, 10, 11]
@@ -247,12 +247,12 @@ def test_a_transaction_that_aborts_in_a_later_response_is_left_out_too():
 
 
 def test_a_transaction_that_begins_later_in_the_response_leaves_earlier_rows():
-    data = transactional(0, 1) + control(2, 1, 1) + transactional(3, 1)
+    data = transactional(0, 1) + make_control_batch(2, 1, 1) + transactional(3, 1)
     assert offsets(data, aborted=[(1, 3)]) == [0, 1]
 
 
 def test_a_commit_does_not_end_an_aborted_transaction():
-    data = control(0, 1, 1) + transactional(1, 1)
+    data = make_control_batch(0, 1, 1) + transactional(1, 1)
     assert offsets(data, aborted=[(1, 0)]) == []
 
 
@@ -273,7 +273,7 @@ def test_a_control_record_that_makes_no_sense_is_an_error(key, reason):
 
 
 def test_a_control_batch_without_records_ends_nothing():
-    empty = changed(control(0, 1, 0), b"", count=0)
+    empty = changed(make_control_batch(0, 1, 0), b"", count=0)
     assert offsets(empty + transactional(1, 1), aborted=[(1, 0)]) == []
 
 
@@ -283,7 +283,7 @@ def test_a_control_batch_without_records_ends_nothing():
 def test_many_rows_come_in_several_batches(path):
     count = 150_000 if path == "compiled" else 70_000
     one = build([(1, None, b"x", [])] * 1000)
-    data = b"".join(moved(one, base) for base in range(0, count, 1000))
+    data = b"".join(move_batch(one, base) for base in range(0, count, 1000))
     sizes, seen = [], []
     for batch in decode(data, ALL, {"offset"}).batches:
         sizes.append(batch.num_rows)
@@ -310,7 +310,7 @@ def test_tiny_batches_come_together():
 
 def test_a_header_of_every_record_and_none_lie_side_by_side():
     given = [(1, None, b"", [(f"h{j}", b"%d" % j) for j in range(i % 4)]) for i in range(100)]
-    assert rows(build(given)) == theirs(build(given))
+    assert rows(build(given)) == read_with_kafka_python(build(given))
 
 
 # ---------------------------------------------------------------- with and without numba

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from batches import CODECS, PATHS, kernels, modules, moved, rows, theirs
+from batches import CODECS, PATHS, kernels, modules, move_batch, read_with_kafka_python, rows
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
@@ -66,7 +66,7 @@ def in_order(batches):
     """Return the rows that are read from batches of a partition with their offsets by a broker."""
     data, base = b"", 0
     for batch in batches:
-        data += moved(batch.to_bytes(), base)
+        data += move_batch(batch.to_bytes(), base)
         base += batch.count
     return rows(data)
 
@@ -88,7 +88,9 @@ def test_rows_come_back_by_partition_in_their_order(found, codec, batch_bytes, s
 @given(given_rows.filter(bool), st.sampled_from(CODECS))
 def test_another_client_reads_the_same(found, codec):
     (batch,) = encoded(columns(found), codec=codec)
-    assert theirs(batch.to_bytes()) == [(i, *row[:3], row[3] or []) for i, row in enumerate(found)]
+    assert read_with_kafka_python(batch.to_bytes()) == [
+        (i, *row[:3], row[3] or []) for i, row in enumerate(found)
+    ]
 
 
 def test_the_header_is_what_a_producer_sends():
@@ -108,7 +110,7 @@ def test_the_header_is_what_a_producer_sends():
 def test_timestamps_may_be_far_apart():
     far = [2**61 - 1, -(2**61) + 1, 0]
     (batch,) = encoded(values(b"", b"", b"", timestamps=np.array(far)))
-    assert [row[1] for row in theirs(batch.to_bytes())] == far
+    assert [row[1] for row in read_with_kafka_python(batch.to_bytes())] == far
 
 
 def test_without_a_producer_the_header_says_so():
@@ -144,7 +146,7 @@ def test_batches_keep_within_their_size_unless_one_record_is_larger(sizes, batch
         assert batch.size <= batch_bytes or batch.count == 1
         assert len(batch.to_bytes()) == batch.size
     for first, second in pairwise(out):
-        least = next(iter(theirs(second.to_bytes())))
+        least = next(iter(read_with_kafka_python(second.to_bytes())))
         assert first.size + len(least[3]) + 6 >= batch_bytes - 10  # none was sealed too early
 
 
@@ -179,7 +181,7 @@ def test_what_shrinks_is_compressed(codec):
     (batch,) = encoded(values(*[b"abcdefgh" * 40] * 2000), codec=codec)
     assert batch.codec == CODECS.index(codec)
     assert batch.size < 100_000
-    assert theirs(batch.to_bytes()) == in_order([batch])
+    assert read_with_kafka_python(batch.to_bytes()) == in_order([batch])
 
 
 def test_blocks_of_lz4_do_not_depend_on_each_other():

@@ -13,10 +13,10 @@ from batches import (
     build,
     changed,
     kernels,
+    read_with_kafka_python,
     record,
     rows,
-    sealed,
-    theirs,
+    seal_batch,
     varint,
 )
 from hypothesis import given, settings
@@ -246,7 +246,7 @@ def test_a_stream_that_is_cut_off_is_an_error(codec):
 def test_snappy_may_come_without_the_frame_of_java():
     plain = build([(1000, b"k", b"v" * 100, [])] * 3, base=40)
     raw = changed(plain, pa.compress(plain[61:], codec="snappy", asbytes=True), attributes=2)
-    assert rows(raw) == theirs(plain)
+    assert rows(raw) == read_with_kafka_python(plain)
 
 
 def test_a_snappy_block_of_another_size_than_it_says_is_an_error():
@@ -281,7 +281,7 @@ def damaged(draw):
     for at, value in draw(changes):
         batch[at % len(batch)] = value
     cut = draw(st.sampled_from([0, 0, 0, 1, 5]))
-    return sealed(batch[: len(batch) - cut] + draw(st.binary(max_size=3)))
+    return seal_batch(batch[: len(batch) - cut] + draw(st.binary(max_size=3)))
 
 
 def outcome(data, path, **options):
@@ -316,7 +316,7 @@ def test_rows_of_a_changed_record_are_those_that_another_client_reads(given, fou
     batch = changed(plain, bytes(body))
     ours = outcome(batch, "compiled")
     try:
-        expected = theirs(batch)
+        expected = read_with_kafka_python(batch)
     except (CorruptRecordError, UnicodeDecodeError):
         return
     _, at = decode_varint(body)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numbered_jobs import numbered, run_job
+from numbered_jobs import make_job_options, run_job
 
 from krishiv_spark import memory_clear, memory_table
 from krishiv_spark.errors import OptionError
@@ -47,7 +47,7 @@ def test_a_column_that_is_new_is_null_in_older_rows():
 
 def job(number, numbers, **options):
     given = {"path": options.pop("path"), "mode": "upsert", "keyColumns": "id"}
-    run_job(MemoryDataSource, {**given, **numbered("load", number), **options}, numbers)
+    run_job(MemoryDataSource, {**given, **make_job_options("load", number), **options}, numbers)
 
 
 def test_a_batch_is_upserted_once():
@@ -96,7 +96,7 @@ def test_what_cannot_be_upserted_is_refused(options, said):
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-@pytest.mark.parametrize("first", [numbered("other", 7), {}], ids=["numbered", "plain"])
+@pytest.mark.parametrize("first", [make_job_options("other", 7), {}], ids=["numbered", "plain"])
 def test_rows_of_others_are_not_taken_away(first, mode):
     name = f"r-{uuid.uuid4()}"
     run_job(MemoryDataSource, {"path": name, **first}, range(3))

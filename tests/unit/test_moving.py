@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 from command_line import Command
 from sink_life import close_pool, dies_at
-from spark_starts import QUERY, dies_before, files, fresh, make_checkpoint, offsets_in, start, write
+from spark_starts import (
+    QUERY,
+    copy_afresh,
+    dies_before,
+    files,
+    make_checkpoint,
+    offsets_in,
+    start,
+    write,
+)
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.formats import every_format, format_of
@@ -304,7 +313,7 @@ def test_whatever_kills_a_way_back_leaves_it_before_after_or_refused(tmp_path, e
     end = ("next", epoch + 1, offsets_in(original / f"offsets/{epoch}"))
     step, died, seen = 0, True, set()
     while died:
-        old = fresh(original, tmp_path / "old")
+        old = copy_afresh(original, tmp_path / "old")
         died = dies_before(step, CheckpointRewind(SparkCheckpoint(str(old)), epoch).run)
         step += 1
         found = start(old)
@@ -329,7 +338,7 @@ def test_what_went_can_be_put_back_from_one_folder_after_a_death(tmp_path, monke
     original = make_checkpoint(tmp_path / "original", 6, first=2, state=STORES[:1])
     step, died = 0, True
     while died:
-        old = fresh(original, tmp_path / "old")
+        old = copy_afresh(original, tmp_path / "old")
         died = dies_before(step, CheckpointRewind(SparkCheckpoint(str(old)), epoch).run)
         step += 1
         if died and start(old)[0] != "next":

@@ -6,7 +6,7 @@ from collections import Counter
 import pyarrow.parquet as pq
 import pytest
 from iceberg_life import TABLE, table_of
-from numbered_jobs import numbered, run_job
+from numbered_jobs import make_job_options, run_job
 
 from krishiv_spark import memory_table
 from krishiv_spark.errors import BatchMismatch, OptionError
@@ -62,7 +62,7 @@ class Place:
         self._sink = sink
 
     def job(self, name, number, numbers, tasks=2, *, overwrite=False, **more):
-        options = {**self._sink.options, **numbered(name, number, **more)}
+        options = {**self._sink.options, **make_job_options(name, number, **more)}
         run_job(self._sink.source, options, numbers, tasks=tasks, overwrite=overwrite)
 
     def assert_holds(self, numbers):
@@ -148,9 +148,21 @@ def test_whoever_has_written_is_overwritten_in_a_folder(tmp_path):
 KAFKA = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
 WRONG = {
     "half a number": (ParquetDataSource, {"path": "t", "txnAppId": "a"}, "belong together"),
-    "a path": (ParquetDataSource, {"path": "t", **numbered("../up", 1)}, "not a valid query id"),
-    "a job's": (ParquetDataSource, {"path": "t", **numbered("batch-1", 1)}, "names of batch jobs"),
-    "below 0": (ParquetDataSource, {"path": "t", **numbered("a", -1)}, "greater than or equal"),
+    "a path": (
+        ParquetDataSource,
+        {"path": "t", **make_job_options("../up", 1)},
+        "not a valid query id",
+    ),
+    "a job's": (
+        ParquetDataSource,
+        {"path": "t", **make_job_options("batch-1", 1)},
+        "names of batch jobs",
+    ),
+    "below 0": (
+        ParquetDataSource,
+        {"path": "t", **make_job_options("a", -1)},
+        "greater than or equal",
+    ),
 }
 
 
@@ -166,12 +178,12 @@ def test_bad_numbers_are_refused(source, options, says):
 )
 def test_a_sink_that_cannot_know_a_number_says_so(source, options):
     with pytest.raises(PlanningFailed, match="'txnAppId' has no effect here"):
-        run_job(source, {**options, **numbered("a", 1)}, range(3))
+        run_job(source, {**options, **make_job_options("a", 1)}, range(3))
 
 
 def test_one_log_for_two_tables_is_refused(tmp_path):
     """Else the second would be taken for a repetition of the first."""
-    shared = {"epochLog": str(tmp_path / "logs"), **numbered("load", 1)}
+    shared = {"epochLog": str(tmp_path / "logs"), **make_job_options("load", 1)}
     run_job(ParquetDataSource, {"path": str(tmp_path / "one"), **shared}, range(10))
     with pytest.raises(PlanningFailed, match="a separate 'txnAppId' for each target"):
         run_job(ParquetDataSource, {"path": str(tmp_path / "other"), **shared}, range(10))
@@ -180,5 +192,5 @@ def test_one_log_for_two_tables_is_refused(tmp_path):
 def test_results_in_memory_share_a_number():
     names = [f"result-{uuid.uuid4()}" for _ in range(2)]
     for name in (*names, *names):
-        run_job(MemoryDataSource, {"path": name, **numbered("load", 1)}, range(10))
+        run_job(MemoryDataSource, {"path": name, **make_job_options("load", 1)}, range(10))
     assert [memory_table(name).num_rows for name in names] == [10, 10]

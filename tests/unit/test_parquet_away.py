@@ -1,7 +1,7 @@
 """A folder that is away for a while, as a mount is: nothing is lost and nothing is read again."""
 
 import pytest
-from parquet_reading import DAY_NS, FIRST, NOON, Publisher, drain, put, reader, reloaded, rows
+from parquet_reading import DAY_NS, FIRST, NOON, Publisher, drain, put, reader, reload_offset, rows
 
 from krishiv_spark.errors import StorageError
 from krishiv_spark.parquet.layout import META
@@ -49,7 +49,7 @@ def test_files_of_a_folder_that_was_away_are_read_once(mount, tmp_path, fail, re
     source = reader(mount.folder, **options)
     begin = source.latest(FIRST, Limit(files=2))
     found = rows(source, FIRST, begin)
-    end = reloaded(begin)
+    end = reload_offset(begin)
     for _ in range(3):
         mount.remove()
         source = reader(mount.folder, **options) if restarts else source
@@ -59,7 +59,7 @@ def test_files_of_a_folder_that_was_away_are_read_once(mount, tmp_path, fail, re
         source = reader(mount.folder, **options) if restarts else source
         more = source.latest(end, Limit(files=1))
         found += rows(source, end, more)
-        end = reloaded(more)
+        end = reload_offset(more)
     put(mount.folder, "c.parquet", [4], at=NOON + DAY_NS)
     published.publish(2, 1, at=NOON + DAY_NS)
     rest, end = drain(source, end)

@@ -7,13 +7,14 @@ equal, or listed here with the reason and with what our reader gives instead.
 import json
 
 import pytest
-from parquet_corpus import GOLDEN, corpus, files, linked, read_with_ours
+from parquet_corpus import GOLDEN, find_corpus, link_file, list_files, read_with_ours
 from pyspark.sql.types import StructType
 
 pytestmark = [
     pytest.mark.once,
     pytest.mark.skipif(
-        corpus() is None, reason="KRISHIV_PARQUET_CORPUS does not name a copy of parquet-testing"
+        find_corpus() is None,
+        reason="KRISHIV_PARQUET_CORPUS does not name a copy of parquet-testing",
     ),
 ]
 
@@ -74,12 +75,12 @@ def expected(name):
 
 
 def test_the_corpus_is_the_one_that_spark_has_read():
-    assert files(corpus()) == sorted(SPARK)
+    assert list_files(find_corpus()) == sorted(SPARK)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in SPARK if "shredded" not in name))
 def test_a_file_is_read_as_spark_reads_it_or_is_listed_with_the_reason(tmp_path, name):
-    ours = read_with_ours(linked(corpus(), name, tmp_path))
+    ours = read_with_ours(link_file(find_corpus(), name, tmp_path))
     wanted = expected(name)
     if wanted is None:
         assert ours == SPARK[name]
@@ -92,7 +93,7 @@ def test_a_file_is_read_as_spark_reads_it_or_is_listed_with_the_reason(tmp_path,
 
 def test_variants_are_those_of_spark_or_refused_by_name_where_they_are_shredded(tmp_path):
     names = [name for name in SPARK if "shredded" in name]
-    paths = {name: linked(corpus(), name, tmp_path) for name in names}
+    paths = {name: link_file(find_corpus(), name, tmp_path) for name in names}
     found = {name: read_with_ours(path) for name, path in paths.items()}
     plain = [name for name in names if found[name] != "UnsupportedFileError"]
     assert (len(names), len(plain)) == (137, 36)

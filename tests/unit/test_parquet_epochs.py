@@ -15,7 +15,7 @@ from parquet_reading import (
     names,
     put,
     reader,
-    reloaded,
+    reload_offset,
     rows,
 )
 from sink_life import Job, Life, dies_at
@@ -458,7 +458,7 @@ def test_the_text_of_many_epochs_does_not_grow_with_them(tmp_path):
     assert (end.epochs, len(end.to_json()) < 2000) == ({}, True)
     put(tmp_path, "b.parquet")
     for again in (source, reader(tmp_path)):
-        following = again.latest(reloaded(end), UNLIMITED)
+        following = again.latest(reload_offset(end), UNLIMITED)
         assert again._store.epochs(following) == many
 
 

@@ -14,13 +14,13 @@ from parquet_reading import (
     NOON,
     SCHEMA,
     batches,
-    content,
     drain,
+    make_content,
     names,
     put,
     put_bytes,
     reader,
-    reloaded,
+    reload_offset,
     rows,
 )
 
@@ -34,7 +34,7 @@ from krishiv_spark.sources.parquet.reader import ParquetOffset
 from krishiv_spark.storage.disk import DiskFolder
 
 MANY = list(range(1000))
-WHOLE = content(MANY)
+WHOLE = make_content(MANY)
 OTHER = WHOLE.replace(b"parquet-cpp-arrow", b"parquet-cpp-Arrow")  # of the same size
 HALF = WHOLE[: len(WHOLE) // 2]
 # Its tail is right, its footer is not.
@@ -170,7 +170,7 @@ def test_a_file_whose_time_changes_after_it_was_chosen_is_read(tmp_path, tasks):
     for at in (NOON + 5, NOON - DAY_NS):
         os.utime(path, ns=(at, at))
         assert read_parts(source, parts) == MANY
-    assert rows(reader(tmp_path), FIRST, reloaded(end)) == MANY
+    assert rows(reader(tmp_path), FIRST, reload_offset(end)) == MANY
 
 
 def test_a_file_of_the_same_size_and_another_end_is_refused_when_its_rows_are_read(tmp_path):
@@ -189,7 +189,7 @@ def test_parts_of_a_file_whose_end_no_look_has_shown_are_of_one_version(tmp_path
     options = {"maxPartitionBytes": path.stat().st_size // 4, "streaming": streaming}
     end = reader(tmp_path, **options).latest(FIRST, UNLIMITED)
     again = reader(tmp_path, **options)
-    parts = again.plan(FIRST, reloaded(end))
+    parts = again.plan(FIRST, reload_offset(end))
     os.utime(path, ns=(NOON + 1, NOON + 1))
     assert read_parts(again, parts) == MANY
     put_bytes(tmp_path, "a.parquet", OTHER, at=NOON + 2)
@@ -204,8 +204,8 @@ def test_a_file_that_was_rewritten_after_it_was_chosen_is_an_error_or_read_as_it
     end = reader(tmp_path).latest(FIRST, UNLIMITED)
     put(tmp_path, "a.parquet", MANY)
     with pytest.raises(DataLossError, match=r"rows were replaced.*'failOnDataLoss' = 'false'"):
-        reader(tmp_path).plan(FIRST, reloaded(end))
-    assert rows(reader(tmp_path, failOnDataLoss="false"), FIRST, reloaded(end)) == MANY
+        reader(tmp_path).plan(FIRST, reload_offset(end))
+    assert rows(reader(tmp_path, failOnDataLoss="false"), FIRST, reload_offset(end)) == MANY
 
 
 def test_tasks_never_read_two_versions_of_a_file(tmp_path):
@@ -312,7 +312,7 @@ def test_a_thousand_looks_at_a_folder_that_cp_writes_into(tmp_path):
     """At any moment of a listing, complete files are read once, and nothing else."""
     folder, origin = tmp_path / "in", tmp_path / "a.parquet"
     folder.mkdir()
-    origin.write_bytes(content(range(200_000)))
+    origin.write_bytes(make_content(range(200_000)))
     command = "; ".join(f"cp -p {origin} {folder}/{number}.parquet" for number in range(20))
     child = os.spawnlp(os.P_NOWAIT, "sh", "sh", "-c", command)
     source, end, read, done = reader(folder, schema=SCHEMA), FIRST, [], False

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from parquet_forms import encrypted
-from parquet_fuzzing import fatal, outcome, plain, read, varint, with_footer
+from parquet_fuzzing import outcome, read, varint, with_footer, write_fatal_file, write_plain_file
 
 from krishiv_spark.parquet.footers import BadFileError, TooLargeError, translate_file_errors
 from krishiv_spark.runtime.workers import file_of_crash, name_call, name_rows
@@ -35,7 +35,7 @@ def in_a_process(path):
 
 @pytest.mark.parametrize("length", [0, 3, 2**20, 2**31 - 1, 2**31, 2**32 - 1])
 def test_a_footer_of_another_length_than_the_file_has_is_an_error(tmp_path, length):
-    path = plain(tmp_path)
+    path = write_plain_file(tmp_path)
     with_footer(path, lambda text: text, length)
     assert outcome(str(path)) == "refused"
 
@@ -43,7 +43,7 @@ def test_a_footer_of_another_length_than_the_file_has_is_an_error(tmp_path, leng
 @pytest.mark.parametrize("rows", [2**60, 2**63 - 1, -1, -(2**62), 0, 9])
 def test_counts_of_rows_that_are_not_there_make_no_rows(tmp_path, rows):
     """Of the file and of its row group: `16 14` is the count of 10."""
-    path = plain(tmp_path)
+    path = write_plain_file(tmp_path)
     zigzag = (rows << 1) ^ (rows >> 63)
     with_footer(path, lambda text: text.replace(b"\x16\x14", b"\x16" + varint(zigzag)))
     done = in_a_process(path)
@@ -52,7 +52,7 @@ def test_counts_of_rows_that_are_not_there_make_no_rows(tmp_path, rows):
 
 
 def test_a_text_that_is_no_utf_8_in_a_footer_is_a_damaged_file(tmp_path):
-    path = plain(tmp_path, name=pa.array(["a"]))
+    path = write_plain_file(tmp_path, name=pa.array(["a"]))
     with_footer(path, lambda text: text.replace(b"\x18\x04name", b"\x18\x04\xff\xfe\xff\xfe"))
     assert outcome(str(path)) == "refused"
 
@@ -88,7 +88,7 @@ def test_columns_that_are_encrypted_behind_a_plain_footer_are_an_error(tmp_path)
 
 
 def test_a_footer_with_a_signature_and_no_encrypted_column_is_read(tmp_path):
-    path = plain(tmp_path)
+    path = write_plain_file(tmp_path)
     with_footer(path, lambda text: text + bytes(28))
     assert read(str(path)) == 10
 
@@ -97,7 +97,7 @@ def test_a_footer_with_a_signature_and_no_encrypted_column_is_read(tmp_path):
 
 
 def test_a_process_that_dies_of_a_file_leaves_its_name(tmp_path):
-    path = fatal(tmp_path)
+    path = write_fatal_file(tmp_path)
     done = in_a_process(path)
     assert done.returncode == -signal.SIGABRT, "PyArrow is mended: see docs/upstream/"
     assert file_of_crash(done.stderr) == str(path)

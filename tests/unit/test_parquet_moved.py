@@ -1,7 +1,7 @@
 """A query that finds another ``path``: refused, unless its files were moved."""
 
 import pytest
-from parquet_reading import FIRST, drain, put, reader, reloaded, rows
+from parquet_reading import FIRST, drain, put, reader, reload_offset, rows
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.offsets import Start
@@ -15,7 +15,7 @@ def years(tmp_path):
     put(tmp_path / "2025", "a.parquet", [3, 4])
     found, end = drain(reader(tmp_path / "2024"))
     assert found == [1, 2]
-    return tmp_path, reloaded(end)
+    return tmp_path, reload_offset(end)
 
 
 def put_another(folder):
@@ -42,7 +42,7 @@ def test_and_a_query_that_began_with_what_came_later(years):
     folder, _ = years
     end = reader(folder / "2024").resolve(Start(at="latest"))
     with pytest.raises(OptionError, match="'path' is"):
-        reader(folder / "2025").latest(reloaded(end), UNLIMITED)
+        reader(folder / "2025").latest(reload_offset(end), UNLIMITED)
 
 
 @pytest.mark.parametrize("spelt", ["{}/2024/", "file:{}/2024", "{}/./2024", "{}//2024"])
@@ -68,7 +68,7 @@ def test_files_that_were_moved_are_not_read_again(years):
     assert found == [5]
     put(folder / "old", "c.parquet", [6])
     for options in ({}, moved):  # it may go, and may stay
-        assert drain(reader(folder / "old", **options), reloaded(end))[0] == [6]
+        assert drain(reader(folder / "old", **options), reload_offset(end))[0] == [6]
     with pytest.raises(OptionError, match="'path' is"):
         reader(folder / "2025", movedFrom=folder / "other").latest(end, UNLIMITED)
 

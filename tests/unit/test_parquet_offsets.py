@@ -16,12 +16,12 @@ from parquet_reading import (
     HOUR_NS,
     NOON,
     batches,
-    content,
     drain,
+    make_content,
     put,
     put_bytes,
     reader,
-    reloaded,
+    reload_offset,
     rows,
 )
 
@@ -101,7 +101,7 @@ def test_an_offset_survives_its_text(files, newest, epochs, name):
         epochs_in=name,
         stream=name,
     )
-    assert reloaded(offset) == offset
+    assert reload_offset(offset) == offset
 
 
 def test_ids_do_not_depend_on_the_process():
@@ -188,7 +188,7 @@ def test_a_batch_of_any_size_has_a_small_offset_and_is_replayed_as_it_was(tmp_pa
     planned = source.plan(FIRST, end)
     for path in (tmp_path / "in").glob("*.parquet"):
         path.unlink()  # a replay lists nothing
-    assert reader(tmp_path / "in").plan(FIRST, reloaded(end)) == planned
+    assert reader(tmp_path / "in").plan(FIRST, reload_offset(end)) == planned
     assert sum(len(part.ranges) for part in planned) == count
 
 
@@ -197,7 +197,7 @@ def test_offsets_stay_small_and_exact_over_thousands_of_files(tmp_path):
     source, end, read = reader(folder), FIRST, 0
     for turn in range(12):
         fill(folder, 700, turn * 700, at=NOON + turn * HOUR_NS)
-        end = reloaded(source.latest(start := end, UNLIMITED))
+        end = reload_offset(source.latest(start := end, UNLIMITED))
         read += sum(len(part.ranges) for part in source.plan(start, end))
         assert len(end.to_json()) < MOST
         if turn % 4 == 3:
@@ -209,7 +209,7 @@ def test_offsets_stay_small_and_exact_over_thousands_of_files(tmp_path):
 
 
 def test_ids_of_files_spread_over_many_hours_stay_small(tmp_path):
-    whole = content()
+    whole = make_content()
     for number in range(760):
         put_bytes(tmp_path, f"{number}.parquet", whole, at=NOON + number * HOUR_NS)
     end = FIRST
@@ -258,8 +258,8 @@ def test_state_that_is_gone_or_damaged_is_an_error_and_no_reading_again(tmp_path
 
 def _everything_about(folder, end):
     again = reader(folder)
-    again.plan(FIRST, reloaded(end))
-    again.latest(reloaded(end), UNLIMITED)
+    again.plan(FIRST, reload_offset(end))
+    again.latest(reload_offset(end), UNLIMITED)
 
 
 def test_two_queries_on_one_folder_do_not_touch_each_other(tmp_path):
@@ -363,7 +363,11 @@ def _reads_as_nobody(folder):
         os.setuid(65534)  # root may write anywhere
     source, end, read, most = reader(folder), FIRST, 0, 0
     while (after := source.latest(end, UNLIMITED)) != end:
-        read, most, end = read + len(after.files), max(most, len(after.to_json())), reloaded(after)
+        read, most, end = (
+            read + len(after.files),
+            max(most, len(after.to_json())),
+            reload_offset(after),
+        )
     return 42 if read == 500 and most < MOST else 2
 
 

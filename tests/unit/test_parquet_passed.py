@@ -15,7 +15,7 @@ from parquet_reading import (
     put,
     put_bytes,
     reader,
-    reloaded,
+    reload_offset,
 )
 
 from krishiv_spark.errors import OptionError
@@ -76,7 +76,7 @@ def test_a_file_dated_in_the_future_hides_no_other(tmp_path):
     end = source.latest(FIRST, UNLIMITED)
     put(tmp_path, "real.parquet", at=now)
     for again in (source, reader(tmp_path, maxFileAge="1h")):
-        assert names(again.latest(reloaded(end), UNLIMITED)) == ["real.parquet"]
+        assert names(again.latest(reload_offset(end), UNLIMITED)) == ["real.parquet"]
         assert passed_over(again) == {}
 
 

@@ -12,12 +12,12 @@ from parquet_reading import (
     FIRST,
     NOON,
     batches,
-    content,
+    make_content,
     names,
     put,
     put_bytes,
     reader,
-    reloaded,
+    reload_offset,
     rows,
 )
 
@@ -61,7 +61,7 @@ def test_a_batch_that_puts_nothing_aside_leaves_nothing_in_memory(tmp_path):
     before = _states()
     for number in range(20):
         put(tmp_path, f"{number}.parquet", at=NOON + number)
-        at = reloaded(source.latest(at, UNLIMITED))
+        at = reload_offset(source.latest(at, UNLIMITED))
     assert _states() - before <= 1
 
 
@@ -111,7 +111,7 @@ def test_a_file_that_was_read_is_never_read_again_however_old_it_is(tmp_path):
         assert names(end) == [f"{day}.parquet"]
     os.utime(tmp_path / "0.parquet", ns=(NOON + 5 * DAY_NS, NOON + 5 * DAY_NS))
     assert source.latest(end, UNLIMITED) == end
-    assert reader(tmp_path, maxFileAge="1d").latest(reloaded(end), UNLIMITED) == end
+    assert reader(tmp_path, maxFileAge="1d").latest(reload_offset(end), UNLIMITED) == end
     assert source.backlog().keys() == {"files_waiting", "bytes_waiting", "newest_modified_ms"}
 
 
@@ -141,7 +141,7 @@ def test_a_reader_can_be_asked_about_earlier_positions(tmp_path):
     assert batches(source, FIRST, Limit(files=2)) == [["0.parquet", "1.parquet"], ["2.parquet"]]
 
 
-WHOLE = content()
+WHOLE = make_content()
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 3)), min_size=1, max_size=12))

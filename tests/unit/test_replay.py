@@ -9,14 +9,14 @@ from click.testing import CliRunner
 from replays import (
     PLANNED_MS,
     Stream,
-    exactly,
+    count_range,
     kill_everywhere,
+    make_replay_work,
     refused,
-    replay_in,
     said,
     table_rows,
 )
-from spark_starts import dies_before, files, fresh, make_checkpoint, start
+from spark_starts import copy_afresh, dies_before, files, make_checkpoint, start
 
 from krishiv_spark.cli import main
 from krishiv_spark.lifecycle.plans import PlanningFailed
@@ -49,11 +49,11 @@ def test_rows_since_an_epoch_are_there_once_after_a_replay(query, checkpoint, ta
     shown = said(checkpoint, "--from", 2, "--table", table)
     assert "epochs 2 to 4 are processed again" in shown
     assert "done: start the query; its next epoch is 2" in shown
-    assert table_rows(table) == exactly(20)
+    assert table_rows(table) == count_range(20)
     assert start(checkpoint)[:2] == ("next", 2)
     query.run(2, 45)
     query.run(3)
-    assert table_rows(table) == exactly(55)
+    assert table_rows(table) == count_range(55)
 
 
 def test_files_that_went_are_kept_where_no_reader_and_no_glob_finds_them(query, table, checkpoint):
@@ -78,9 +78,9 @@ def test_files_in_folders_of_partitions_go_too(tmp_path, checkpoint):
     for epoch in range(3):
         stream.run(epoch)
     said(checkpoint, "--from", 1, "-o", f"path={tmp_path}/t")
-    assert table_rows(tmp_path / "t") == exactly(10)
+    assert table_rows(tmp_path / "t") == count_range(10)
     stream.run(1, 30)
-    assert table_rows(tmp_path / "t") == exactly(30)
+    assert table_rows(tmp_path / "t") == count_range(30)
 
 
 def test_a_later_file_behind_a_link_to_a_folder_is_missed_before_anything_changes(
@@ -189,9 +189,9 @@ def test_an_epoch_that_is_not_over_may_be_of_a_query_that_runs(query, checkpoint
     assert "epoch 5 was planned and is not completed: either the query runs" in text
     assert files(checkpoint) == before
     said(checkpoint, "--from", 3, "--table", table, "--stopped")
-    assert table_rows(table) == exactly(30)
+    assert table_rows(table) == count_range(30)
     query.run(3, 60)
-    assert table_rows(table) == exactly(60)
+    assert table_rows(table) == count_range(60)
 
 
 def test_an_epoch_that_is_true_and_not_visible_is_finished_first(query, checkpoint, table):
@@ -204,12 +204,12 @@ def test_an_epoch_that_is_true_and_not_visible_is_finished_first(query, checkpoi
         logs = [p for p in table.rglob("log/*.json") if b'"kind":"intent"' in p.read_bytes()]
         if died and staged and any(b'"epoch":5' in log.read_bytes() for log in logs):
             break
-        fresh(checkpoint.parent / "kept/t", table)
+        copy_afresh(checkpoint.parent / "kept/t", table)
         (checkpoint / "offsets/5").unlink(missing_ok=True)
     assert died
     said(checkpoint, "--from", 4, "--table", table, "--stopped")
     query.run(4, 60)
-    assert table_rows(table) == exactly(60)
+    assert table_rows(table) == count_range(60)
     assert not list(table.rglob("*.staged"))
 
 
@@ -221,9 +221,9 @@ def test_a_driver_in_the_middle_of_an_epoch_is_fenced(query, checkpoint, table):
     said(checkpoint, "--from", 3, "--table", table, "--stopped")
     with pytest.raises(Exception, match=r"no longer owns the epoch log|is gone|was removed"):
         query.commit(5, [message])
-    assert table_rows(table) == exactly(30)
+    assert table_rows(table) == count_range(30)
     query.run(3, 60)
-    assert table_rows(table) == exactly(60)
+    assert table_rows(table) == count_range(60)
 
 
 def test_a_query_that_plans_meanwhile_is_refused(query, checkpoint, table, monkeypatch):
@@ -238,7 +238,7 @@ def test_a_query_that_plans_meanwhile_is_refused(query, checkpoint, table, monke
     monkeypatch.setattr(QueryReplay, "_stop_starts", late)
     text = refused(checkpoint, "--from", 3, "--table", table)
     assert "the query runs: it has just planned epoch 5" in text
-    assert table_rows(table) == exactly(60)
+    assert table_rows(table) == count_range(60)
 
 
 @pytest.mark.usefixtures("query")
@@ -258,11 +258,11 @@ def test_a_replay_can_be_killed_before_each_change_of_the_disk(checkpoint, tmp_p
     table = tmp_path / "t"
 
     def check():
-        assert table_rows(table) == exactly(20)
+        assert table_rows(table) == count_range(20)
         again = Stream(ParquetWriter, checkpoint, path=str(table))
         again.run(2, 35)
         again.run(3, 50)
-        assert table_rows(table) == exactly(50)
+        assert table_rows(table) == count_range(50)
         assert len(list(table.rglob("*.replayed"))) == 3
         kept = (checkpoint / "krishiv-replays").rglob("offsets/[0-9]*")
         assert {path.name for path in kept} == {"2", "3", "4"}
@@ -273,7 +273,7 @@ def test_a_replay_can_be_killed_before_each_change_of_the_disk(checkpoint, tmp_p
 
 def test_while_a_replay_is_half_done_nothing_else_goes_on(query, checkpoint, table):
     for step in range(200):
-        if not dies_before(step, replay_in(checkpoint, "--from", 2, "--table", table)):
+        if not dies_before(step, make_replay_work(checkpoint, "--from", 2, "--table", table)):
             pytest.fail("it was never half done")
         if start(checkpoint)[0] == "refused":
             break
@@ -294,7 +294,7 @@ def test_while_a_replay_is_half_done_nothing_else_goes_on(query, checkpoint, tab
     ) or "there is no epoch log" in refused(checkpoint, "-o", f"path={table.parent}/other")
     said(checkpoint, "--table", table)
     query.run(2, 50)
-    assert table_rows(table) == exactly(50)
+    assert table_rows(table) == count_range(50)
 
 
 def test_a_replay_that_is_done_can_be_run_again(query, checkpoint, table):
@@ -302,7 +302,7 @@ def test_a_replay_that_is_done_can_be_run_again(query, checkpoint, table):
     shown = said(checkpoint, "--from", 2, "--table", table)
     assert "no file of epoch 2 or later" in shown
     query.run(2, 50)
-    assert table_rows(table) == exactly(50)
+    assert table_rows(table) == count_range(50)
 
 
 def test_a_checkpoint_that_went_back_alone_gets_its_table_back_too(query, checkpoint, table):
@@ -313,7 +313,7 @@ def test_a_checkpoint_that_went_back_alone_gets_its_table_back_too(query, checkp
     (checkpoint / "offsets/2").unlink()
     said(checkpoint, "--from", 2, "--table", table)
     query.run(2, 50)
-    assert table_rows(table) == exactly(50)
+    assert table_rows(table) == count_range(50)
 
 
 @pytest.mark.usefixtures("query")

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from fan_queries import Fan, routes_below
 from iceberg_tables import append, expire, table_in
-from replays import Stream, exactly, forget, kill_everywhere, refused, run, said, table_rows
+from replays import Stream, count_range, forget, kill_everywhere, refused, run, said, table_rows
 from sink_life import SCHEMA, rows
 from spark_starts import files, make_checkpoint
 
@@ -70,12 +70,12 @@ def test_a_table_goes_back_to_the_snapshot_before_with_its_mark(landed, checkpoi
     assert len(after.metadata.metadata_log) == len(before.metadata.metadata_log) + 1  # one commit
     (tag,) = (name for name in after.metadata.refs if name != "main")
     assert after.metadata.refs[tag].snapshot_id == before.metadata.current_snapshot_id
-    assert ids_in(place / "w") == exactly(20)
+    assert ids_in(place / "w") == count_range(20)
     landed.run(2, 45)
     landed.run(3)
-    assert ids_in(place / "w") == exactly(55)
+    assert ids_in(place / "w") == count_range(55)
     kept = after.scan(snapshot_id=before.metadata.current_snapshot_id).to_arrow()
-    assert Counter(kept["id"].to_pylist()) == exactly(50)
+    assert Counter(kept["id"].to_pylist()) == count_range(50)
 
 
 def test_the_mark_refuses_an_epoch_that_begins_elsewhere(landed, checkpoint, words):
@@ -89,11 +89,11 @@ def test_the_mark_refuses_an_epoch_that_begins_elsewhere(landed, checkpoint, wor
 @pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.long)])
 def test_a_replay_into_iceberg_can_be_killed_before_each_change(place, where, words, stride):
     def check():
-        assert ids_in(place / "w") == exactly(20)
+        assert ids_in(place / "w") == count_range(20)
         again = Stream(IcebergWriter, place / "c", **where)
         again.run(2, 35)
         again.run(3, 50)
-        assert ids_in(place / "w") == exactly(50)
+        assert ids_in(place / "w") == count_range(50)
 
     assert kill_everywhere(place, (place / "c", "--from", 2, *words), check, stride) > 15
 
@@ -114,7 +114,7 @@ def test_a_commit_whose_answer_is_lost_is_found_by_the_next_run(
         assert "run the command again" in refused(checkpoint, "--from", 2, *words)
     said(checkpoint, *words)
     landed.run(2, 45)
-    assert ids_in(place / "w") == exactly(45)
+    assert ids_in(place / "w") == count_range(45)
 
 
 def test_a_driver_in_the_middle_of_an_epoch_is_found_out_by_the_next_start(
@@ -129,10 +129,10 @@ def test_a_driver_in_the_middle_of_an_epoch_is_found_out_by_the_next_start(
     forget()
     with pytest.raises(PlanningFailed, match=r"CheckpointMismatch: .* the sink has epoch 5"):
         landed.run(2, 60)
-    assert ids_in(place / "w") == exactly(20) + Counter(range(50, 60))
+    assert ids_in(place / "w") == count_range(20) + Counter(range(50, 60))
     said(checkpoint, "--from", 2, *words, "--stopped")
     landed.run(2, 60)
-    assert ids_in(place / "w") == exactly(60)
+    assert ids_in(place / "w") == count_range(60)
 
 
 def test_a_second_run_keeps_what_the_first_one_has_undone(
@@ -151,7 +151,7 @@ def test_a_second_run_keeps_what_the_first_one_has_undone(
     forget()
     said(checkpoint, *words)
     landed.run(2, 45)
-    assert ids_in(place / "w") == exactly(45)
+    assert ids_in(place / "w") == count_range(45)
     refs = table_in(place / "w").metadata.refs
     assert before in {ref.snapshot_id for name, ref in refs.items() if name != "main"}
     assert len(refs) == 3
@@ -173,7 +173,7 @@ def test_a_snapshot_of_another_writer_is_not_undone(landed, checkpoint, place, w
     # An epoch after that of the other writer can go.
     said(checkpoint, "--from", 5, *words)
     landed.run(5, 75)
-    assert ids_in(place / "w") == exactly(75) + Counter(range(1000, 1003))
+    assert ids_in(place / "w") == count_range(75) + Counter(range(1000, 1003))
 
 
 @pytest.mark.usefixtures("landed")
@@ -194,7 +194,7 @@ def test_snapshots_that_have_expired_are_refused(landed, checkpoint, place, word
     assert files(place) == before
     said(checkpoint, "--from", 4, *words)
     landed.run(4, 70)
-    assert ids_in(place / "w") == exactly(70)
+    assert ids_in(place / "w") == count_range(70)
 
 
 def test_the_first_snapshot_of_a_table_has_none_before(checkpoint, where, words):
@@ -212,9 +212,9 @@ def test_epochs_without_rows_are_no_reason_to_stop(checkpoint, place, where, wor
         stream.run_without_rows(epoch)
         stream.run(epoch + 1)
     said(checkpoint, "--from", 4, *words)
-    assert ids_in(place / "w") == exactly(20)
+    assert ids_in(place / "w") == count_range(20)
     stream.run(4, 33)
-    assert ids_in(place / "w") == exactly(33)
+    assert ids_in(place / "w") == count_range(33)
 
 
 def test_a_table_that_was_rolled_back_by_hand_gets_its_mark(landed, checkpoint, place, words):
@@ -224,7 +224,7 @@ def test_a_table_that_was_rolled_back_by_hand_gets_its_mark(landed, checkpoint, 
     forget()
     assert "its committed epoch is reset to 1" in said(checkpoint, "--from", 2, *words)
     landed.run(2, 45)
-    assert ids_in(place / "w") == exactly(45)
+    assert ids_in(place / "w") == count_range(45)
 
 
 @pytest.mark.usefixtures("landed")
@@ -266,7 +266,9 @@ def test_epochs_that_the_query_of_the_old_checkpoint_has_written_are_not_replaye
     assert files(place) == before
     said(copy, "--from", 4, *words)
     other.run(4, 75)
-    assert (ids_in(place / "w") if kind == "iceberg" else table_rows(place / "t")) == exactly(75)
+    assert (ids_in(place / "w") if kind == "iceberg" else table_rows(place / "t")) == count_range(
+        75
+    )
 
 
 def command(*words):
@@ -293,11 +295,11 @@ def test_a_result_in_memory_is_found_without_options_and_goes_back(checkpoint, p
         stream.run(epoch)
     shown = said(checkpoint, "--from", 2)
     assert "krishiv-memory: epochs 2 to 4 go out of the result" in shown
-    assert in_memory("clicks") == exactly(20)
+    assert in_memory("clicks") == count_range(20)
     assert len(list((place / "memory").rglob("replayed/*/*"))) == 3
     stream.run(2, 45)
     stream.run(3)
-    assert in_memory("clicks") == exactly(55)
+    assert in_memory("clicks") == count_range(55)
 
 
 @pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.long)])
@@ -307,10 +309,10 @@ def test_a_replay_in_memory_can_be_killed_before_each_change(checkpoint, place, 
         stream.run(epoch)
 
     def check():
-        assert in_memory("clicks") == exactly(20)
+        assert in_memory("clicks") == count_range(20)
         again = Stream(MemoryWriter, checkpoint, name="clicks")
         again.run(2, 35)
-        assert in_memory("clicks") == exactly(35)
+        assert in_memory("clicks") == count_range(35)
 
     assert kill_everywhere(place, (checkpoint, "--from", 2), check, stride) > 15
 
@@ -323,7 +325,7 @@ def test_a_result_whose_epochs_replace_each_other_is_refused(checkpoint):
     text = refused(checkpoint, "--from", 2)
     assert "has nothing from before epoch 2" in text
     assert f"krishiv-spark checkpoint rewind {checkpoint} --to 1" in text
-    assert in_memory("clicks") == exactly(30)
+    assert in_memory("clicks") == count_range(30)
 
 
 # --- several targets
@@ -345,14 +347,14 @@ def test_all_targets_of_a_fan_out_go_back_and_kills_leave_none_behind(
     stream = Fan(checkpoint, routes)
     for epoch in range(4):
         stream.run(epoch)
-    assert table_rows(place / "t") == ids_in(place / "w") == exactly(40)
+    assert table_rows(place / "t") == ids_in(place / "w") == count_range(40)
 
     def check():
-        assert table_rows(place / "t") == ids_in(place / "w") == exactly(20)
+        assert table_rows(place / "t") == ids_in(place / "w") == count_range(20)
         again = Fan(checkpoint, routes)
         again.run(2, 35)
         again.run(3, 50)
-        assert table_rows(place / "t") == ids_in(place / "w") == exactly(50)
+        assert table_rows(place / "t") == ids_in(place / "w") == count_range(50)
 
     assert kill_everywhere(place, (checkpoint, "--from", 2, *of_routes(routes)), check, stride) > 20
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from fan_queries import Fan, routes_below
 from iceberg_tables import table_in
-from replays import Stream, exactly, forget, said, table_rows
+from replays import Stream, count_range, forget, said, table_rows
 from spark_starts import files, make_checkpoint
 
 from krishiv_spark.cli import main
@@ -124,7 +124,7 @@ def test_a_checkpoint_with_its_log_is_put_back_under_a_fan_out(fan, checkpoint, 
     shutil.copytree(newest, checkpoint)
     start_again()
     fan.run(4)
-    assert both(place) == exactly(50)
+    assert both(place) == count_range(50)
 
 
 @pytest.mark.parametrize("end", [40, 50], ids=["the same rows", "other rows"])
@@ -138,7 +138,7 @@ def test_the_mark_of_a_table_alone_shows_that_the_log_is_older(fan, checkpoint, 
     why = r"route 'lake': Iceberg table .* has epoch 3 of query"
     with pytest.raises(PlanningFailed, match=why):
         fan.run(3, end)
-    assert both(place) == exactly(40)
+    assert both(place) == count_range(40)
 
 
 def test_a_mark_of_the_same_number_with_other_rows_is_a_mismatch(fan, checkpoint):
@@ -171,10 +171,10 @@ def test_an_intent_is_not_finished_by_the_mark_of_another_history(
     fan.run_to_commit(3, 35)
     (checkpoint / "commits/3").write_text("v1\n{}")
     fan.run(4)
-    assert both(place) == exactly(45)
+    assert both(place) == count_range(45)
     old.put_back()
     refused(fan, 3, "CheckpointMismatch", place)
-    assert both(place) == exactly(45)
+    assert both(place) == count_range(45)
 
 
 def die(*_):
@@ -191,7 +191,7 @@ def test_a_log_elsewhere_that_is_put_back_with_the_checkpoint(checkpoint, place)
     for old in olds:
         old.put_back()
     refused(query, 2, "CheckpointMismatch: Parquet table .* has a later epoch", place)
-    assert table_rows(place / "t") == exactly(40)
+    assert table_rows(place / "t") == count_range(40)
 
 
 def test_replay_goes_on_where_the_log_is_older(fan, checkpoint, place, routes):
@@ -203,11 +203,11 @@ def test_replay_goes_on_where_the_log_is_older(fan, checkpoint, place, routes):
     assert "'krishiv-spark replay CHECKPOINT --from 3' takes them out of all targets" in text
     said(checkpoint, "--from", 3, "--stopped", *words_of(routes))
     start_again()
-    assert both(place) == exactly(30)
+    assert both(place) == count_range(30)
     fan.run(3, 45)
     start_again()
     fan.run(4)
-    assert both(place) == exactly(55)
+    assert both(place) == count_range(55)
 
 
 def test_resolve_does_not_hide_that_the_log_is_older(fan, checkpoint, place, routes):
@@ -240,7 +240,7 @@ def test_a_target_of_a_fan_out_is_put_back(fan, checkpoint, place, routes, targe
     start_again()
     fan.without_lake = set()
     fan.run(5)
-    assert both(place) == exactly(60)
+    assert both(place) == count_range(60)
 
 
 def test_a_table_is_put_back_before_an_epoch_that_had_no_rows_for_it(fan, place):
@@ -259,7 +259,7 @@ def test_a_table_that_had_no_rows_since_is_no_older_copy(fan, place):
         fan.run(epoch)
     old.put_back()
     fan.run(6)
-    assert lake_rows(place) == exactly(40) + Counter(range(60, 70))
+    assert lake_rows(place) == count_range(40) + Counter(range(60, 70))
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def test_a_table_whose_log_is_elsewhere_is_put_back(elsewhere, place):
     elsewhere.run(2)
     old.put_back()
     refused(elsewhere, 3, "CheckpointMismatch: Parquet table .* lacks epoch 2 of query", place)
-    assert table_rows(place / "t") == exactly(20)
+    assert table_rows(place / "t") == count_range(20)
 
 
 @pytest.mark.parametrize("is_stripped", [False, True], ids=["whole", "without empty folders"])
@@ -350,7 +350,7 @@ def test_replay_writes_again_what_the_older_copy_lacks(elsewhere, checkpoint, pl
     elsewhere.run(3, 50)
     start_again()
     elsewhere.run(4)
-    assert table_rows(place / "t") == exactly(60)
+    assert table_rows(place / "t") == count_range(60)
 
 
 @pytest.mark.parametrize("target", ["t", "w"])
@@ -369,7 +369,7 @@ def test_replay_writes_again_what_one_target_of_a_fan_out_lacks(
     start_again()
     fan.without_lake = set()
     fan.run(5)
-    assert both(place) == exactly(70)
+    assert both(place) == count_range(70)
 
 
 def test_adopt_goes_on_without_what_the_older_copy_lacks(elsewhere, checkpoint, place):
@@ -385,7 +385,7 @@ def test_adopt_goes_on_without_what_the_older_copy_lacks(elsewhere, checkpoint, 
     elsewhere.run(3)
     start_again()
     elsewhere.run(4)
-    assert table_rows(place / "t") == exactly(50) - Counter(range(20, 30))
+    assert table_rows(place / "t") == count_range(50) - Counter(range(20, 30))
 
 
 @pytest.mark.parametrize("outcome", ["committed", "aborted"])
@@ -401,7 +401,7 @@ def test_a_table_is_put_back_behind_an_intent_that_is_not_finished(
     with pytest.raises(PlanningFailed, match=r"CommitUnknown: .* has nothing of it") as caught:
         elsewhere.run(2)
     assert f"--assume {outcome}" in str(caught.value)
-    assert table_rows(place / "t") == exactly(20)
+    assert table_rows(place / "t") == count_range(20)
     given = {"path": place / "t", "epochLog": place / "log"}
     where = ("--format", "parquet", "--checkpoint", checkpoint, *words_of(given))
     command("log", "resolve", "--assume", outcome, *where)
@@ -410,7 +410,7 @@ def test_a_table_is_put_back_behind_an_intent_that_is_not_finished(
     start_again()
     elsewhere.run(4)
     passed = Counter(range(20, 30)) if outcome == "committed" else Counter()
-    assert table_rows(place / "t") == exactly(50) - passed
+    assert table_rows(place / "t") == count_range(50) - passed
 
 
 def test_a_copy_from_the_middle_of_an_epoch_is_an_older_copy(elsewhere, place):
@@ -446,7 +446,7 @@ def test_epochs_without_rows_change_nothing(elsewhere, place):
     elsewhere.run_without_rows(3)
     old.put_back()
     elsewhere.run(4)
-    assert table_rows(place / "t") == exactly(30)
+    assert table_rows(place / "t") == count_range(30)
 
 
 def test_a_table_of_an_earlier_version_goes_on(elsewhere, place):
@@ -463,7 +463,7 @@ def test_a_table_of_an_earlier_version_goes_on(elsewhere, place):
     for epoch in (4, 5, 6):
         elsewhere.run(epoch)
         start_again()
-    assert table_rows(place / "t") == exactly(70)
+    assert table_rows(place / "t") == count_range(70)
 
 
 def test_a_driver_that_was_taken_over_from_finishes_late(elsewhere, place, monkeypatch):
@@ -483,7 +483,7 @@ def test_a_driver_that_was_taken_over_from_finishes_late(elsewhere, place, monke
     original(slow, *given)
     start_again()
     elsewhere.run(4)
-    assert table_rows(place / "t") == exactly(50)
+    assert table_rows(place / "t") == count_range(50)
 
 
 def test_a_log_that_was_removed_and_adopted_counts_from_one(elsewhere, checkpoint, place):

@@ -21,10 +21,10 @@ from value_cases import (
     UTC,
     WANTED,
     array_of,
-    bare,
-    meanings,
+    list_meanings,
     nested_type,
     texts,
+    unnest_values,
     write,
 )
 
@@ -75,7 +75,7 @@ def as_meant(stored):
 def read_or_refused(folder, wanted, nesting):
     """The values; None if they are refused with the names of the file and the column."""
     try:
-        return bare(read(folder, wanted), nesting)
+        return unnest_values(read(folder, wanted), nesting)
     except SchemaError as error:
         if f"{folder}/a.parquet: column 'c" in str(error):
             return None
@@ -86,12 +86,12 @@ def read_or_refused(folder, wanted, nesting):
 @pytest.mark.parametrize("stored", STORED, ids=lambda stored: stored.name)
 def test_a_column_is_read_as_by_spark_where_that_loses_nothing(tmp_path, stored, nesting):
     write(stored, nesting, tmp_path / "a.parquet")
-    values = meanings(as_meant(stored))
+    values = list_meanings(as_meant(stored))
     for wanted, kind in WANTED.items():
         spark = spark_reads(stored, wanted, nesting)
         spark_keeps = (
             spark is not None
-            and meanings(array_of(spark, kind)) == values
+            and list_meanings(array_of(spark, kind)) == values
             and (stored.name, wanted) not in STRICTER
         )
         found = read_or_refused(tmp_path, nested_type(kind, nesting), nesting)
@@ -99,7 +99,7 @@ def test_a_column_is_read_as_by_spark_where_that_loses_nothing(tmp_path, stored,
             assert found is not None, wanted
             assert texts(found) == spark, wanted
         elif found is not None and (stored.name, wanted) != ("uuid", "string"):  # as its text
-            assert meanings(found) == values, wanted
+            assert list_meanings(found) == values, wanted
 
 
 # --- names
@@ -143,8 +143,8 @@ def test_a_partition_is_the_same_value_for_spark_in_every_session_and_for_us(wan
         spark = array_of([FOLDERS["read"][wanted][name]], values.type)
         for value in rows["x"].combine_chunks():
             is_null = str(value) in {"", "__HIVE_DEFAULT_PARTITION__"}
-            expected = meanings(pa.array([None if is_null else value], values.type))
-            assert meanings(pa.array([found], values.type)) == meanings(spark) == expected
+            expected = list_meanings(pa.array([None if is_null else value], values.type))
+            assert list_meanings(pa.array([found], values.type)) == list_meanings(spark) == expected
 
 
 @pytest.mark.parametrize("zone", ZONES)
@@ -196,7 +196,7 @@ def test_old_dates_and_times_are_those_that_spark_reads(tmp_path, file, name):
 def test_old_dates_and_times_are_moved_at_any_depth(tmp_path, name, nesting):
     file, wanted = "2.4.8, Asia/Manila", WANTED[calendar_cases.COLUMNS[name].wanted]
     calendar_cases.write(name, *file.split(", "), tmp_path / "a.parquet", nesting)
-    found = bare(read(tmp_path, nested_type(wanted, nesting)), nesting)
+    found = unnest_values(read(tmp_path, nested_type(wanted, nesting)), nesting)
     assert calendar_cases.numbers(found) == as_spark_moves(file, name)
 
 

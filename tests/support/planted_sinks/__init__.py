@@ -4,7 +4,7 @@ There are four kinds of outside: an SQLite database, a table in the manner of ta
 files and a log of numbered entries), a folder whose files readers see, and a file of lines.
 """
 
-from planted_bugs import formats_of
+from planted_bugs import collect_formats
 
 from planted_sinks import (
     aborting,
@@ -19,5 +19,7 @@ from planted_sinks import (
     values,
 )
 
-TWINS = formats_of(twins)
-BUGS = formats_of(aborting, committing, jobs, keyed, marking, numbering, replacing, staging, values)
+TWINS = collect_formats(twins)
+BUGS = collect_formats(
+    aborting, committing, jobs, keyed, marking, numbering, replacing, staging, values
+)

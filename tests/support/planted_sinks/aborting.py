@@ -4,20 +4,20 @@ import os
 from pathlib import Path
 
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
-from planted_sinks.outside import on_our_base
+from planted_sinks.outside import make_format
 from planted_sinks.twins import (
     DatabaseWriter,
     FolderParticipant,
     Piece,
     TableWriter,
     connection,
-    on_pyspark,
-    over_a_log,
+    make_log_format,
+    make_pyspark_format,
     transaction,
 )
 
 
-@on_pyspark
+@make_pyspark_format
 class DeletesOnAbort(TableWriter):
     """Aborts by deleting every file, also those of a commit that may have happened."""
 
@@ -26,7 +26,7 @@ class DeletesOnAbort(TableWriter):
         self.table.remove(message.file for message in messages if message is not None)
 
 
-@on_pyspark
+@make_pyspark_format
 class CleansUpAfterItsCommit(TableWriter):
     """A commit that fails deletes its files, although it may have happened."""
 
@@ -40,7 +40,7 @@ class CleansUpAfterItsCommit(TableWriter):
             raise
 
 
-@on_pyspark
+@make_pyspark_format
 class TripsOverNone(TableWriter):
     """Aborts as if every task had sent a message."""
 
@@ -50,7 +50,7 @@ class TripsOverNone(TableWriter):
             self.table.remove([message.file for message in messages])
 
 
-@on_our_base
+@make_format
 class DiscardsOnce(DatabaseWriter):
     """A sink that cannot discard deleted data a second time."""
 
@@ -62,7 +62,7 @@ class DiscardsOnce(DatabaseWriter):
                     raise LookupError(part.name)
 
 
-@on_pyspark
+@make_pyspark_format
 class PublishesWhatIsThere(TableWriter):
     """Publishes every file that is in no entry yet: also those of failed attempts."""
 
@@ -71,7 +71,7 @@ class PublishesWhatIsThere(TableWriter):
         return {**super().entry_of(messages, epoch), "files": files}
 
 
-@over_a_log
+@make_log_format
 class ShowsWhatIsThere(FolderParticipant):
     """Shows every staged file, named by the intent or not."""
 
@@ -79,7 +79,7 @@ class ShowsWhatIsThere(FolderParticipant):
         super().finish(epoch, [Piece(name=name) for name in os.listdir(self.staged)] or staged)
 
 
-@on_pyspark
+@make_pyspark_format
 class SweepsWithoutAge(TableWriter):
     """After a commit it removes every file that is in no entry, whoever may still need it."""
 
@@ -88,7 +88,7 @@ class SweepsWithoutAge(TableWriter):
         self.table.remove(set(os.listdir(self.table.data)) - set(self.table.files()))
 
 
-@on_pyspark
+@make_pyspark_format
 class RollsBack(TableWriter):
     """A sink whose next epoch takes back those that Spark has not logged as committed."""
 
@@ -104,7 +104,7 @@ class RollsBack(TableWriter):
         return self.__dict__
 
 
-@on_our_base
+@make_format
 class MarksWhatExpired(DatabaseWriter):
     """Does not notice that staged rows are gone."""
 
@@ -112,7 +112,7 @@ class MarksWhatExpired(DatabaseWriter):
         del db, part
 
 
-@on_our_base
+@make_format
 class LooksBeforeItPublishes(DatabaseWriter):
     """Looks whether all staged rows are there, and then moves them in another transaction."""
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.sinks.base import OutputMode
-from planted_sinks.outside import on_our_base
+from planted_sinks.outside import make_format
 from planted_sinks.twins import DatabaseWriter, Table, connection, transaction
 
 
@@ -28,14 +28,14 @@ class ByHand(DatabaseWriter):
         db.execute("COMMIT")
 
 
-@on_our_base
+@make_format
 class PassesOverAnErrorOfCommit(ByHand):
     def end(self, db):
         with contextlib.suppress(sqlite3.OperationalError):
             super().end(db)
 
 
-@on_our_base
+@make_format
 class TakesAnErrorOfCommitForNo(ByHand):
     """ "Certainly not" is said of what may have happened."""
 
@@ -46,7 +46,7 @@ class TakesAnErrorOfCommitForNo(ByHand):
             raise CommitRejected(str(error)) from error
 
 
-@on_our_base
+@make_format
 class TakesAFailedLookForNo(ByHand):
     """After an error it looks whether the epoch is there; a look that fails is taken for "no"."""
 
@@ -74,7 +74,7 @@ class TakesAFailedLookForNo(ByHand):
 # ---------------------------------------------------------------- marks that go
 
 
-@on_our_base
+@make_format
 class TakesTheMarkAway(DatabaseWriter):
     """A sink whose discard also removes the newest mark."""
 
@@ -84,7 +84,7 @@ class TakesTheMarkAway(DatabaseWriter):
             db.execute("DELETE FROM marks WHERE rowid = (SELECT max(rowid) FROM marks)")
 
 
-@on_our_base
+@make_format
 class ForgetsOlderMarks(DatabaseWriter):
     """Only the newest is needed, or so it seems; a driver that is two epochs late finds none."""
 
@@ -93,7 +93,7 @@ class ForgetsOlderMarks(DatabaseWriter):
         db.execute("DELETE FROM marks WHERE query = ? AND epoch < ?", place)
 
 
-@on_our_base
+@make_format
 class KeepsOneMark(DatabaseWriter):
     """One row for a query, which each epoch writes over."""
 
@@ -105,7 +105,7 @@ class KeepsOneMark(DatabaseWriter):
         del db, epoch
 
 
-@on_our_base
+@make_format
 class OverwritesMarksToo(DatabaseWriter):
     """A sink that starts again when all rows are replaced."""
 
@@ -127,7 +127,7 @@ def transaction_in_c(folder):
         db.execute("COMMIT")
 
 
-@on_our_base
+@make_format
 class CommitsUnseen(DatabaseWriter):
     """Nothing is wrong with it but that nobody could tell."""
 
@@ -139,7 +139,7 @@ class CommitsUnseen(DatabaseWriter):
             self.sweep(db, epoch)
 
 
-@on_our_base
+@make_format
 class StagesUnseen(DatabaseWriter):
     """Likewise, of its tasks: an error of theirs could be passed over."""
 
@@ -151,7 +151,7 @@ class StagesUnseen(DatabaseWriter):
             db.executemany(f"{into} VALUES ({marks})", [(*place, *row) for row in rows])
 
 
-@on_our_base
+@make_format
 class MarksFirstUnseen(DatabaseWriter):
     """As `MarksFirst`, where no call can be counted."""
 

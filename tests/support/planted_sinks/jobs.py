@@ -5,11 +5,11 @@ import time
 from contextlib import suppress
 
 from planted_sinks.committing import transaction_in_c
-from planted_sinks.outside import on_our_base
+from planted_sinks.outside import make_format
 from planted_sinks.twins import JobsWriter
 
 
-@on_our_base
+@make_format
 class JobsStageWithoutErrors(JobsWriter):
     """As `StagesWithoutErrors`."""
 
@@ -18,7 +18,7 @@ class JobsStageWithoutErrors(JobsWriter):
             return super().stage(batches, task, plan)
 
 
-@on_our_base
+@make_format
 class JobsAttemptsShareAName(JobsWriter):
     """As `AttemptsShareAName`."""
 
@@ -26,7 +26,7 @@ class JobsAttemptsShareAName(JobsWriter):
         return f"{task.query}/{task.partition}"
 
 
-@on_our_base
+@make_format
 class JobsDiscardNothing(JobsWriter):
     """As `DiscardsNothing`."""
 
@@ -34,7 +34,7 @@ class JobsDiscardNothing(JobsWriter):
         del staged
 
 
-@on_our_base
+@make_format
 class JobsCommitUnseen(JobsWriter):
     """As `CommitsUnseen`."""
 
@@ -45,7 +45,7 @@ class JobsCommitUnseen(JobsWriter):
             self.sweep(db, epoch)
 
 
-@on_our_base
+@make_format
 class JobsShowHalfUnseen(JobsWriter):
     """One transaction for each task, where no call can be counted."""
 

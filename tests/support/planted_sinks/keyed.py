@@ -1,10 +1,10 @@
 """Bugs of sinks that keep the newest row of each key."""
 
-from planted_sinks.outside import on_our_base
+from planted_sinks.outside import make_format
 from planted_sinks.twins import UpsertsWriter, transaction
 
 
-@on_our_base
+@make_format
 class AddsTheNewRow(UpsertsWriter):
     """The old row of a key stays beside the new one."""
 
@@ -12,7 +12,7 @@ class AddsTheNewRow(UpsertsWriter):
         del db, names
 
 
-@on_our_base
+@make_format
 class DeletesNothing(UpsertsWriter):
     """A deletion is stored like any other row."""
 
@@ -20,7 +20,7 @@ class DeletesNothing(UpsertsWriter):
         super().add(db, names, where)
 
 
-@on_our_base
+@make_format
 class RemovesInAnotherTransaction(UpsertsWriter):
     """The old rows are removed in a transaction of their own."""
 
@@ -30,7 +30,7 @@ class RemovesInAnotherTransaction(UpsertsWriter):
         super().publish(epoch, staged)
 
 
-@on_our_base
+@make_format
 class MarksBeforeItUpserts(UpsertsWriter):
     """The mark, then the rows, in two transactions."""
 
@@ -41,7 +41,7 @@ class MarksBeforeItUpserts(UpsertsWriter):
             self.move(db, staged)
 
 
-@on_our_base
+@make_format
 class UpsertsAgain(UpsertsWriter):
     """An epoch may be repeated, since it replaces its own rows, and then newer ones too."""
 
@@ -57,7 +57,7 @@ class UpsertsAgain(UpsertsWriter):
         del db, epoch
 
 
-@on_our_base
+@make_format
 class UpsertsTaskByTask(UpsertsWriter):
     """Each task's rows in a transaction of their own, the mark with the last."""
 
@@ -68,7 +68,7 @@ class UpsertsTaskByTask(UpsertsWriter):
         super().publish(epoch, staged[-1:])
 
 
-@on_our_base
+@make_format
 class TheLastTaskWins(UpsertsWriter):
     """Of the rows of an epoch with one id, the one of the last task stays, not the newest."""
 

@@ -7,7 +7,7 @@ from urllib.request import urlopen
 from krishiv_spark.errors import SinkError
 from krishiv_spark.options import Options
 from krishiv_spark.sinks import AtLeastOnceWriter
-from planted_sinks.outside import on_our_base
+from planted_sinks.outside import make_format
 
 _log = logging.getLogger(__name__)
 
@@ -33,13 +33,13 @@ class Posting(AtLeastOnceWriter):
             raise SinkError(f"{self.options.url} cannot be asked: {error}") from None
 
 
-@on_our_base
+@make_format
 class SaysItInTheError(Posting):
     def publish(self, epoch, staged):  # noqa: ARG002
         raise SinkError(f"the service does not take {self.options.token}")
 
 
-@on_our_base
+@make_format
 class KeepsTheCause(Posting):
     def publish(self, epoch, staged):  # noqa: ARG002
         try:
@@ -48,20 +48,20 @@ class KeepsTheCause(Posting):
             raise SinkError("the service cannot be asked") from error
 
 
-@on_our_base
+@make_format
 class LogsIt(Posting):
     def stage(self, batches, task, plan):
         _log.debug("posting with %s", self.options.token)
         return super().stage(batches, task, plan)
 
 
-@on_our_base
+@make_format
 class SendsItToTheCommitter(Posting):
     def stage(self, batches, task, plan):  # noqa: ARG002
         return self.options.token
 
 
-@on_our_base
+@make_format
 class AsksNobody(Posting):
     def publish(self, epoch, staged):
         pass

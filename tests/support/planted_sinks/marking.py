@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
-from planted_sinks.outside import on_our_base
+from planted_sinks.outside import make_format
 from planted_sinks.twins import (
     TABLES,
     DatabaseWriter,
@@ -24,16 +24,16 @@ from planted_sinks.twins import (
     TableWriter,
     ask,
     connection,
+    make_log_format,
+    make_pyspark_format,
     name_of,
-    on_pyspark,
-    over_a_log,
     transaction,
 )
 
 # ---------------------------------------------------------------- rows and mark
 
 
-@on_our_base
+@make_format
 class MarksFirst(DatabaseWriter):
     """The mark, then the rows, in two transactions."""
 
@@ -45,7 +45,7 @@ class MarksFirst(DatabaseWriter):
             self.move(db, staged)
 
 
-@on_our_base
+@make_format
 class MarksLast(DatabaseWriter):
     """The rows, then the mark, in two transactions."""
 
@@ -57,7 +57,7 @@ class MarksLast(DatabaseWriter):
             self.mark(db, epoch)
 
 
-@on_our_base
+@make_format
 class MarksLaterEpochsLast(DatabaseWriter):
     """As `MarksLast`, but the first epoch is right: its mark is created, not moved."""
 
@@ -72,7 +72,7 @@ class MarksLaterEpochsLast(DatabaseWriter):
         del db, epoch
 
 
-@on_our_base
+@make_format
 class OrdersMarksByTheClock(DatabaseWriter):
     """The newest mark is the one with the latest time."""
 
@@ -89,7 +89,7 @@ class OrdersMarksByTheClock(DatabaseWriter):
         return next((CommittedEpoch(*found) for found in ask(self.folder, latest, query)), None)
 
 
-@on_our_base
+@make_format
 class MarksFirstByCursor(DatabaseWriter):
     """As `MarksFirst`, but on one connection and by a cursor, as most people write it."""
 
@@ -103,7 +103,7 @@ class MarksFirstByCursor(DatabaseWriter):
             cursor.execute("COMMIT")
 
 
-@on_our_base
+@make_format
 class PublishesTaskByTask(DatabaseWriter):
     """Each task's rows in a transaction of their own, the mark with the first."""
 
@@ -116,7 +116,7 @@ class PublishesTaskByTask(DatabaseWriter):
                 self.move(db, [part])
 
 
-@on_pyspark
+@make_pyspark_format
 class AsksTheFirstTask(TableWriter):
     """If the first task has no rows, the epoch has none."""
 
@@ -126,7 +126,7 @@ class AsksTheFirstTask(TableWriter):
         return entry if has_rows else {**entry, "files": []}
 
 
-@on_our_base
+@make_format
 class OneEpochLate(DatabaseWriter):
     """Publishes an epoch when the next one is committed."""
 
@@ -139,7 +139,7 @@ class OneEpochLate(DatabaseWriter):
         del db, epoch
 
 
-@on_our_base
+@make_format
 class PublishesWithoutErrors(DatabaseWriter):
     """An epoch that could not be published is committed all the same."""
 
@@ -148,7 +148,7 @@ class PublishesWithoutErrors(DatabaseWriter):
             super().publish(epoch, staged)
 
 
-@on_our_base
+@make_format
 class LeavesALock(DatabaseWriter):
     """A sink that leaves a lock behind if it dies while publishing."""
 
@@ -164,7 +164,7 @@ class LeavesALock(DatabaseWriter):
 # ---------------------------------------------------------------- the look-up
 
 
-@on_our_base
+@make_format
 class NeverLooks(DatabaseWriter):
     """Only the mark tells that an epoch was published, and it tells it as an error."""
 
@@ -172,7 +172,7 @@ class NeverLooks(DatabaseWriter):
         del query
 
 
-@on_our_base
+@make_format
 class KeepsNoDigest(DatabaseWriter):
     """An epoch is known by its number alone."""
 
@@ -180,7 +180,7 @@ class KeepsNoDigest(DatabaseWriter):
         super().mark(db, Epoch(epoch.query, epoch.number))
 
 
-@on_our_base
+@make_format
 class LooksForAnyQuery(DatabaseWriter):
     """The newest epoch of whichever query."""
 
@@ -190,7 +190,7 @@ class LooksForAnyQuery(DatabaseWriter):
         return None if newest is None else CommittedEpoch(newest)
 
 
-@on_pyspark
+@make_pyspark_format
 class ComparesBatchIdsOnly(TableWriter):
     """An epoch of another query is taken for this one."""
 
@@ -198,7 +198,7 @@ class ComparesBatchIdsOnly(TableWriter):
         return entry["epoch"] == other["epoch"]
 
 
-@on_our_base
+@make_format
 class OneLogForAllQueries(FolderWriter):
     """All queries share an epoch log."""
 
@@ -207,7 +207,7 @@ class OneLogForAllQueries(FolderWriter):
         return open_log(str(self.options.path / "log" / "all"))
 
 
-@on_our_base
+@make_format
 class ComparesEpochsAsText(DatabaseWriter):
     """Epoch 9 is newer than epoch 10."""
 
@@ -218,7 +218,7 @@ class ComparesEpochsAsText(DatabaseWriter):
         return None if newest is None else CommittedEpoch(int(newest.epoch), newest.digest)
 
 
-@on_our_base
+@make_format
 class WantsNoGaps(DatabaseWriter):
     """Wants epochs to follow one another, but those without rows leave no mark."""
 
@@ -236,7 +236,7 @@ class SkippingFormat(TableFormat):
         return {"query": "", "epoch": -1, "files": [], "replaces": False}
 
 
-@on_pyspark
+@make_pyspark_format
 class PassesOverWhatItCannotRead(TableWriter):
     """An entry that cannot be read just now is taken for one of somebody else."""
 
@@ -248,7 +248,7 @@ class PassesOverWhatItCannotRead(TableWriter):
 # ---------------------------------------------------------------- looking and writing in one step
 
 
-@on_our_base
+@make_format
 class WritesOverItsMark(DatabaseWriter):
     """A mark that is there already does not stop it."""
 
@@ -261,7 +261,7 @@ class WritesOverItsMark(DatabaseWriter):
         del db, epoch
 
 
-@on_our_base
+@make_format
 class MarksAreNotUnique(DatabaseWriter):
     """Nothing stops two drivers that have looked at the same moment."""
 
@@ -272,7 +272,7 @@ class MarksAreNotUnique(DatabaseWriter):
         del db, epoch
 
 
-@on_pyspark
+@make_pyspark_format
 class TakesTheNextNumber(TableWriter):
     """If a number is taken it takes the next one, without a look at who was faster."""
 
@@ -283,7 +283,7 @@ class TakesTheNextNumber(TableWriter):
             self.add(number + 1, entry)
 
 
-@on_pyspark
+@make_pyspark_format
 class TriesAgainBehind(TableWriter):
     """After an error it tries again at the end of the log, although it may be in it."""
 
@@ -296,7 +296,7 @@ class TriesAgainBehind(TableWriter):
             super().add(len(self.table.entries()), entry)
 
 
-@on_pyspark
+@make_pyspark_format
 class TakesATakenNumberForItsOwn(TableWriter):
     """If its number is taken, its epoch must be there: but another query may have taken it."""
 
@@ -312,7 +312,7 @@ class OverwritingFormat(TableFormat):
         os.replace(file, self.log / f"{number:06}")
 
 
-@on_pyspark
+@make_pyspark_format
 class WritesOverTheLog(TableWriter):
     """A log in a store that cannot create exclusively: the last writer wins."""
 
@@ -324,7 +324,7 @@ class WritesOverTheLog(TableWriter):
 # ---------------------------------------------------------------- over an epoch log
 
 
-@over_a_log
+@make_log_format
 class FinishesOnce(FolderParticipant):
     """Cannot go on with an epoch that somebody has begun to show."""
 
@@ -342,7 +342,7 @@ class FinishesOnce(FolderParticipant):
         return self.folder / f"done-{name_of(epoch.query, epoch.generation)}"
 
 
-@over_a_log
+@make_log_format
 class IsAlwaysFinished(FolderParticipant):
     """Believes that an epoch with an intent is wholly visible."""
 
@@ -351,7 +351,7 @@ class IsAlwaysFinished(FolderParticipant):
         return True
 
 
-@over_a_log
+@make_log_format
 class RemovesNewerToo(FolderParticipant):
     """In complete mode it removes what is not its own; somebody may have published since."""
 
@@ -365,14 +365,14 @@ class AnyPiece(BaseModel):
     name: str
 
 
-@over_a_log
+@make_log_format
 class BelievesNames(FolderParticipant):
     """A sink that joins a name from an intent to a path without a check of its author."""
 
     staged_type = AnyPiece
 
 
-@over_a_log
+@make_log_format
 class RecordsTheFirstEpoch(RecordingParticipant):
     """Its record never moves on: a log that is older than the target looks as new as that."""
 
@@ -384,7 +384,7 @@ class RecordsTheFirstEpoch(RecordingParticipant):
         return True
 
 
-@over_a_log
+@make_log_format
 class NeverLacksAnEpoch(RecordingParticipant):
     """Does not compare its own record with an epoch that the log knows to be finished."""
 

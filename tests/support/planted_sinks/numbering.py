@@ -3,11 +3,11 @@
 import json
 
 from krishiv_spark.sinks.base import CommittedEpoch
-from planted_sinks.outside import on_our_base
+from planted_sinks.outside import make_format
 from planted_sinks.twins import NumberedWriter
 
 
-@on_our_base
+@make_format
 class MarksBesideItsTarget(NumberedWriter):
     """The mark is in a file of its own, which an older copy of the target does not take back."""
 
@@ -23,7 +23,7 @@ class MarksBesideItsTarget(NumberedWriter):
         return self.folder.with_name(f"{self.folder.name}-{query}")
 
 
-@on_our_base
+@make_format
 class ForgetsWhoWrote(NumberedWriter):
     """The number alone is looked up, and not the digest that was kept with it."""
 

@@ -13,7 +13,7 @@ class Place(Options):
     path: Path
 
 
-def on_our_base(writer):
+def make_format(writer):
     """The format of a writer, in its place; the writer is found as the format's `writer_type`."""
     writer.__qualname__ = f"{writer.__name__}.writer_type"
     parts = {"format_name": "planted", "writer_type": writer, "__module__": writer.__module__}

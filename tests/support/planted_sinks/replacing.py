@@ -3,14 +3,14 @@
 import contextlib
 
 from krishiv_spark.sinks.base import OutputMode
-from planted_sinks.outside import on_our_base
+from planted_sinks.outside import make_format
 from planted_sinks.staging import _tried
 from planted_sinks.twins import DatabaseWriter, LinesWriter, transaction
 
 # ---------------------------------------------------------------- complete mode and batches
 
 
-@on_our_base
+@make_format
 class AddsInCompleteMode(DatabaseWriter):
     """Complete mode adds to what is there."""
 
@@ -18,7 +18,7 @@ class AddsInCompleteMode(DatabaseWriter):
         del db
 
 
-@on_our_base
+@make_format
 class EmptyResultsChangeNothing(DatabaseWriter):
     """A result without rows leaves the one before in its place."""
 
@@ -30,7 +30,7 @@ class EmptyResultsChangeNothing(DatabaseWriter):
             self.move(db, staged)
 
 
-@on_our_base
+@make_format
 class ClearsFirst(DatabaseWriter):
     """The old result goes in a transaction of its own."""
 
@@ -42,7 +42,7 @@ class ClearsFirst(DatabaseWriter):
             self.move(db, staged)
 
 
-@on_our_base
+@make_format
 class AnyResultIsTheNewest(DatabaseWriter):
     """In complete mode the last writer wins: a result replaces whatever there is."""
 
@@ -56,7 +56,7 @@ class AnyResultIsTheNewest(DatabaseWriter):
         del db, epoch
 
 
-@on_our_base
+@make_format
 class ClearsWhilePlanning(DatabaseWriter):
     """A batch that overwrites removes the old rows before it has new ones."""
 
@@ -67,7 +67,7 @@ class ClearsWhilePlanning(DatabaseWriter):
                 self.clear(db)
 
 
-@on_our_base
+@make_format
 class ShowsBatchTasks(DatabaseWriter):
     """A batch shows the rows of each task when it is done."""
 
@@ -83,7 +83,7 @@ class ShowsBatchTasks(DatabaseWriter):
             super().check_whole(db, part)
 
 
-@on_our_base
+@make_format
 class ClearsFirstInBatches(DatabaseWriter):
     """A batch that overwrites removes the old rows in a transaction of its own."""
 
@@ -97,7 +97,7 @@ class ClearsFirstInBatches(DatabaseWriter):
 # ---------------------------------------------------------------- rows
 
 
-@on_our_base
+@make_format
 class KeepsEqualRowsOnce(DatabaseWriter):
     """Rows that are there already are left out: that makes a replay harmless, and loses rows."""
 
@@ -112,7 +112,7 @@ class KeepsEqualRowsOnce(DatabaseWriter):
 _waiting = []
 
 
-@on_our_base
+@make_format
 class WritesEverySecondEpoch(LinesWriter):
     """Saves calls to the outside: two epochs are written together."""
 
@@ -123,7 +123,7 @@ class WritesEverySecondEpoch(LinesWriter):
             _waiting.clear()
 
 
-@on_our_base
+@make_format
 class WritesLinesWithoutErrors(LinesWriter):
     """An epoch that could not be written is committed all the same."""
 
@@ -132,7 +132,7 @@ class WritesLinesWithoutErrors(LinesWriter):
             super().publish(epoch, staged)
 
 
-@on_our_base
+@make_format
 class WritesAnEpochOnce(LinesWriter):
     """An epoch that this process has tried to write is believed to be written."""
 
@@ -142,7 +142,7 @@ class WritesAnEpochOnce(LinesWriter):
             super().publish(epoch, staged)
 
 
-@on_our_base
+@make_format
 class KeepsTheFirstResult(LinesWriter):
     """In complete mode the first result stays."""
 

@@ -5,20 +5,20 @@ import functools
 import sqlite3
 import uuid
 
-from planted_sinks.outside import on_our_base
+from planted_sinks.outside import make_format
 from planted_sinks.twins import (
     DatabaseWriter,
     Part,
     TableWriter,
+    make_pyspark_format,
     newest_epoch,
-    on_pyspark,
     transaction,
 )
 
 # ---------------------------------------------------------------- staging
 
 
-@on_our_base
+@make_format
 class StagesInSight(DatabaseWriter):
     """Rows are staged where readers look; the commit only marks them."""
 
@@ -31,7 +31,7 @@ class StagesInSight(DatabaseWriter):
         del db, staged
 
 
-@on_our_base
+@make_format
 class AttemptsShareAName(DatabaseWriter):
     """A sink whose attempts of a task stage under the same name."""
 
@@ -39,7 +39,7 @@ class AttemptsShareAName(DatabaseWriter):
         return f"{task.query}/{task.epoch}/{task.partition}"
 
 
-@on_pyspark
+@make_pyspark_format
 class AttemptsShareAFile(TableWriter):
     """An attempt writes over the file of another one, which may be in the log already."""
 
@@ -48,7 +48,7 @@ class AttemptsShareAFile(TableWriter):
         return "-".join([*map(context.getLocalProperty, keys), str(context.partitionId())])
 
 
-@on_pyspark
+@make_pyspark_format
 class AttemptsShareANumber(TableWriter):
     """The number of an attempt is unique in an application; the next one counts from 0 again."""
 
@@ -56,7 +56,7 @@ class AttemptsShareANumber(TableWriter):
         return f"{context.getLocalProperty('sql.streaming.queryId')}-{context.taskAttemptId()}"
 
 
-@on_pyspark
+@make_pyspark_format
 class LastAttemptWins(TableWriter):
     """An attempt removes what others of its task have written; a straggler ends last."""
 
@@ -71,7 +71,7 @@ class LastAttemptWins(TableWriter):
         return message
 
 
-@on_pyspark
+@make_pyspark_format
 class ReadsOnAfterAnError(TableWriter):
     """Writes again after an error, but has pulled some of the rows already."""
 
@@ -81,7 +81,7 @@ class ReadsOnAfterAnError(TableWriter):
         return super().write(iterator)
 
 
-@on_our_base
+@make_format
 class StagesAgainAfterAnError(DatabaseWriter):
     """Stages once more, under the same name, what may have been staged the first time."""
 
@@ -91,7 +91,7 @@ class StagesAgainAfterAnError(DatabaseWriter):
         return super().keep(task, rows)
 
 
-@on_our_base
+@make_format
 class StagesWithoutErrors(DatabaseWriter):
     """A task that could not stage its rows has none."""
 
@@ -100,7 +100,7 @@ class StagesWithoutErrors(DatabaseWriter):
             return super().stage(batches, task, plan)
 
 
-@on_our_base
+@make_format
 class StagesARowForNone(DatabaseWriter):
     """An epoch without rows gets one that says so."""
 
@@ -114,7 +114,7 @@ class StagesARowForNone(DatabaseWriter):
 # ---------------------------------------------------------------- what is remembered, and where
 
 
-@on_pyspark
+@make_pyspark_format
 class KeepsFilesOnSelf(TableWriter):
     """`write` keeps on self what `commit` needs."""
 
@@ -131,7 +131,7 @@ class KeepsFilesOnSelf(TableWriter):
         return {**super().entry_of(messages, epoch), "files": self.files}
 
 
-@on_our_base
+@make_format
 class KeepsItsRunOnSelf(DatabaseWriter):
     """The planner chooses where the tasks stage, and sets it on self instead of returning it."""
 
@@ -145,7 +145,7 @@ class KeepsItsRunOnSelf(DatabaseWriter):
         return f"{self.run}/{super().name(task)}"
 
 
-@on_our_base
+@make_format
 class KeepsPartsOnSelf(DatabaseWriter):
     """`stage` keeps in a list on self what `publish` needs."""
 
@@ -162,7 +162,7 @@ class KeepsPartsOnSelf(DatabaseWriter):
         super().move(db, [part for part in staged if part in self.parts])
 
 
-@on_our_base
+@make_format
 class KeepsItsRunInAList(DatabaseWriter):
     """As `KeepsItsRunOnSelf`, past the error; the tasks do not see it."""
 
@@ -181,7 +181,7 @@ class KeepsItsRunInAList(DatabaseWriter):
 remembered_mark = functools.cache(newest_epoch)
 
 
-@on_our_base
+@make_format
 class RemembersItsFirstLook(DatabaseWriter):
     """A sink that reads the last commit only once per process."""
 
@@ -192,7 +192,7 @@ class RemembersItsFirstLook(DatabaseWriter):
 _tried = set()
 
 
-@on_our_base
+@make_format
 class RemembersWhatItTried(DatabaseWriter):
     """An epoch that this process has tried to publish is believed to be published."""
 

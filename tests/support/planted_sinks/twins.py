@@ -32,7 +32,7 @@ from krishiv_spark.sinks.logged import LogCommitter, Participant
 from krishiv_spark.sinks.numbered import NumberedJobOptions
 from krishiv_spark.storage.paths import FileName
 from krishiv_spark.testing import back_up_folder
-from planted_sinks.outside import Place, on_our_base, read_rows, rows_of, write_rows
+from planted_sinks.outside import Place, make_format, read_rows, rows_of, write_rows
 
 # ---------------------------------------------------------------- correct, in a database
 
@@ -73,15 +73,15 @@ def visible_rows(folder) -> Iterator[dict]:
         if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'visible'").fetchall():
             found = db.execute("SELECT * FROM visible")
             names = [column for column, *_ in found.description]
-            yield from (dict(zip(names, map(loaded, row), strict=True)) for row in found)
+            yield from (dict(zip(names, map(from_sqlite_value, row), strict=True)) for row in found)
 
 
-def kept(value):
+def to_sqlite_value(value):
     """A value as SQLite keeps it: what it has no type for is pickled."""
     return value if isinstance(value, int | str | None) else pickle.dumps(value)
 
 
-def loaded(value):
+def from_sqlite_value(value):
     return pickle.loads(value) if isinstance(value, bytes) else value
 
 
@@ -133,7 +133,7 @@ class DatabaseWriter(TwoPhaseWriter[Part]):
         return Part(self.name(task), rows) if rows else None
 
     def values(self, batch) -> list:
-        return [[kept(value) for value in row.values()] for row in batch.to_pylist()]
+        return [[to_sqlite_value(value) for value in row.values()] for row in batch.to_pylist()]
 
     def keep(self, task, rows):
         """One statement for all of them: it holds no lock while the next ones are awaited."""
@@ -402,8 +402,8 @@ class Table(DataSource):
         return self.stream_writer(self.options, overwrite)
 
 
-def on_pyspark(writer):
-    """As `on_our_base`, for writers that are written on PySpark's own classes."""
+def make_pyspark_format(writer):
+    """As `make_format`, for writers that are written on PySpark's own classes."""
     writer.__qualname__ = f"{writer.__name__}.stream_writer"
     return type(
         writer.__name__, (Table,), {"stream_writer": writer, "__module__": writer.__module__}
@@ -525,10 +525,10 @@ class FolderWriter(Writer[Piece]):
         return LogCommitter(self.log, participant, streaming=self.streaming)
 
 
-def over_a_log(participant):
-    """As `on_our_base`, for what takes part in the epoch log of a `FolderWriter`."""
+def make_log_format(participant):
+    """As `make_format`, for what takes part in the epoch log of a `FolderWriter`."""
     parts = {"participant_type": participant, "__module__": participant.__module__}
-    return on_our_base(type(participant.__name__, (FolderWriter,), parts))
+    return make_format(type(participant.__name__, (FolderWriter,), parts))
 
 
 def name_of(query, generation) -> str:

@@ -3,8 +3,8 @@
 import datetime as dt
 import itertools
 
-from planted_sinks.outside import on_our_base
-from planted_sinks.twins import DatabaseWriter, kept
+from planted_sinks.outside import make_format
+from planted_sinks.twins import DatabaseWriter, to_sqlite_value
 
 # ---------------------------------------------------------------- values
 
@@ -14,13 +14,13 @@ class Changing(DatabaseWriter):
 
     def values(self, batch):
         rows = (row.values() for row in batch.to_pylist())
-        return [[kept(self.changed(value)) for value in row] for row in rows]
+        return [[to_sqlite_value(self.changed(value)) for value in row] for row in rows]
 
     def changed(self, value):
         raise NotImplementedError
 
 
-@on_our_base
+@make_format
 class LeavesOutNulls(DatabaseWriter):
     """A row with a null is no row."""
 
@@ -28,7 +28,7 @@ class LeavesOutNulls(DatabaseWriter):
         return super().stage(filter(len, (batch.drop_null() for batch in batches)), task, plan)
 
 
-@on_our_base
+@make_format
 class NullsAsEmptyTexts(DatabaseWriter):
     """As CSV knows them."""
 
@@ -36,13 +36,13 @@ class NullsAsEmptyTexts(DatabaseWriter):
         return [["" if value is None else value for value in row] for row in super().values(batch)]
 
 
-@on_our_base
+@make_format
 class StripsTexts(Changing):
     def changed(self, value):
         return value.strip() if isinstance(value, str) else value
 
 
-@on_our_base
+@make_format
 class CutsTimes(Changing):
     """A column for milliseconds."""
 
@@ -52,7 +52,7 @@ class CutsTimes(Changing):
         return value.replace(microsecond=value.microsecond // 1000 * 1000)
 
 
-@on_our_base
+@make_format
 class LocalTimes(Changing):
     """A time without a zone is taken for one in the zone of the machine."""
 
@@ -62,13 +62,13 @@ class LocalTimes(Changing):
         return value.astimezone(dt.timezone.utc).replace(tzinfo=None)
 
 
-@on_our_base
+@make_format
 class DecimalsAsFloats(Changing):
     def changed(self, value):
         return float(value) if type(value).__name__ == "Decimal" else value
 
 
-@on_our_base
+@make_format
 class WritesByPosition(DatabaseWriter):
     """The first column goes into the first column, whatever their names are."""
 
@@ -76,7 +76,7 @@ class WritesByPosition(DatabaseWriter):
         db.execute(f"INSERT INTO visible SELECT {self.columns} FROM staged WHERE part = ?", (name,))
 
 
-@on_our_base
+@make_format
 class StagesTheFirstBatch(DatabaseWriter):
     """A task may have more than one batch of rows."""
 
@@ -87,7 +87,7 @@ class StagesTheFirstBatch(DatabaseWriter):
 # ---------------------------------------------------------------- what is left
 
 
-@on_our_base
+@make_format
 class HoldsATask(DatabaseWriter):
     """All rows of a task are held before the first is staged."""
 
@@ -106,18 +106,18 @@ class SweepsItsOwn(DatabaseWriter):
         del db, epoch
 
 
-@on_our_base
+@make_format
 class LeavesWhatWasLost(SweepsItsOwn):
     """A sink that deletes published and discarded data, but silently loses some attempts."""
 
 
-@on_our_base
+@make_format
 class DiscardsNothing(SweepsItsOwn):
     def discard(self, staged):
         del staged
 
 
-@on_our_base
+@make_format
 class NeverSweeps(DatabaseWriter):
     """Rows are copied into sight, and stay where they were."""
 

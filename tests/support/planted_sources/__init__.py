@@ -5,9 +5,9 @@ its number: `0.jsonl`, `1.jsonl`. The next file lies beside them, half written, 
 A position is the number of the next file.
 """
 
-from planted_bugs import formats_of
+from planted_bugs import collect_formats
 
 from planted_sources import limits, positions, reading, strangers, twins, unseen
 
-TWINS = formats_of(twins)
-BUGS = formats_of(limits, positions, reading, strangers, unseen)
+TWINS = collect_formats(twins)
+BUGS = collect_formats(limits, positions, reading, strangers, unseen)

@@ -16,9 +16,9 @@ from planted_sources.twins import (
     batches_of,
     exceeds,
     file_of,
-    newest_in,
-    on_our_base,
-    on_pyspark,
+    find_next_position,
+    make_format,
+    make_pyspark_format,
     rows_in,
     tuple_of,
 )
@@ -26,14 +26,14 @@ from planted_sources.twins import (
 # ---------------------------------------------------------------- limits, ends, event time
 
 
-@on_our_base
+@make_format
 class IgnoresLimits(FolderReader):
     def limited(self, first, newest, limit):
         del limit
         return max(first, newest)
 
 
-@on_our_base
+@make_format
 class KnowsRowsOnly(FolderReader):
     """It has the options for files and bytes too, as every source has."""
 
@@ -41,7 +41,7 @@ class KnowsRowsOnly(FolderReader):
         return super().limited(first, newest, Limit(rows=limit.rows))
 
 
-@on_our_base
+@make_format
 class LimitsByItsOptions(FolderReader):
     """A batch read has no limit, whatever the options say; nor has a stream with Trigger.Once."""
 
@@ -50,7 +50,7 @@ class LimitsByItsOptions(FolderReader):
         return super().limited(first, newest, self.options.limit())
 
 
-@on_our_base
+@make_format
 class LimitsInThePlan(FolderReader):
     """The end is the newest, but only so much of it is planned."""
 
@@ -63,7 +63,7 @@ class LimitsInThePlan(FolderReader):
         return [(n, n + 1) for n in range(start.next, end.next)][:most]
 
 
-@on_our_base
+@make_format
 class CountsFromTheBeginning(FolderReader):
     """Two rows, but of all that there ever were: nothing is taken from the second batch on."""
 
@@ -71,7 +71,7 @@ class CountsFromTheBeginning(FolderReader):
         return max(first, super().limited(0, newest, limit))
 
 
-@on_our_base
+@make_format
 class WaitsForWhatFits(FolderReader):
     """A unit larger than the limit is never taken."""
 
@@ -80,13 +80,13 @@ class WaitsForWhatFits(FolderReader):
         return super().limited(first, newest, limit) if fits else first
 
 
-@on_our_base
+@make_format
 class NeverEnds(FolderReader):
     def freeze(self):
         """It has the ability, but goes on looking."""
 
 
-@on_our_base
+@make_format
 class EndsAtItsFirstLook(FolderReader):
     """A source that reads its end too late."""
 
@@ -99,31 +99,31 @@ class EndsAtItsFirstLook(FolderReader):
         return super().newest()
 
 
-@on_our_base
+@make_format
 class EndsUnlessItIsEmpty(FolderReader):
     """Nothing is there, and that is taken for not having looked."""
 
     def newest(self):
-        return self.frozen or newest_in(self.folder)
+        return self.frozen or find_next_position(self.folder)
 
 
-@on_our_base
+@make_format
 class MovesWhileItEnds(FolderReader):
     """No newer row is read, but the offset says how many there are: one empty batch per row."""
 
     def latest(self, start, limit):
         end = super().latest(start, limit)
-        return FolderOffset(next=end.next, note=newest_in(self.folder))
+        return FolderOffset(next=end.next, note=find_next_position(self.folder))
 
 
-@on_our_base
+@make_format
 class WatermarkOfTheClock(FolderReader):
     def watermark(self, start, end):
         del end
         return advance(start.watermark, time.time_ns() // 1_000_000, self.delay)
 
 
-@on_our_base
+@make_format
 class WatermarkOfTheLastBatch(FolderReader):
     """It goes back when a batch is older than the one before."""
 
@@ -131,7 +131,7 @@ class WatermarkOfTheLastBatch(FolderReader):
         return Watermark(ms=self.newest_ms(start.next, end) - self.delay)
 
 
-@on_our_base
+@make_format
 class WatermarkOnSelf(FolderReader):
     """It is forgotten at a restart."""
 
@@ -142,7 +142,7 @@ class WatermarkOnSelf(FolderReader):
         return self.mark
 
 
-@on_our_base
+@make_format
 class WatermarkOfAllThatIsThere(FolderReader):
     """It counts rows that a later batch will bring, and makes them late."""
 
@@ -154,7 +154,7 @@ class WatermarkOfAllThatIsThere(FolderReader):
 # ---------------------------------------------------------------- around the query
 
 
-@on_our_base
+@make_format
 class ThrowsAwayWhatItChose(FolderReader):
     """`committed` throws away all that was chosen so far, and does not look at its argument."""
 
@@ -171,7 +171,7 @@ class ThrowsAwayWhatItChose(FolderReader):
             file_of(self.folder, number).unlink(missing_ok=True)
 
 
-@on_pyspark
+@make_pyspark_format
 class NeedsToBeAskedForItsStart(PlainReader):
     """Sets itself up in `initialOffset`, which Spark calls late, and not at all in a second run."""
 
@@ -180,10 +180,10 @@ class NeedsToBeAskedForItsStart(PlainReader):
         return {"next": 0}
 
     def latestOffset(self):
-        return {"next": newest_in(self.where)}
+        return {"next": find_next_position(self.where)}
 
 
-@on_our_base
+@make_format
 class CannotTellItsBacklog(FolderReader):
     """Spark asks after each `latestOffset`, and fails the query if that fails."""
 
@@ -194,7 +194,7 @@ class CannotTellItsBacklog(FolderReader):
 read_here: set[tuple[str, int]] = set()
 
 
-@on_our_base
+@make_format
 class ReadsOnceInAProcess(FolderReader):
     """A worker that tries a task again, or in two queries, believes that it has read the rows."""
 
@@ -204,7 +204,7 @@ class ReadsOnceInAProcess(FolderReader):
         return batches_of(self.rows(numbers))
 
 
-@on_our_base
+@make_format
 class ServesOneQuery(FolderReader):
     """A source that deletes the data of one query, and silently loses it for all others."""
 
@@ -216,7 +216,7 @@ class ServesOneQuery(FolderReader):
         return super().lines(number) if file_of(self.folder, number).exists() else iter(())
 
 
-@on_our_base
+@make_format
 class BatchTakesAnErrorForTheEnd(FolderReader):
     """As in streams above, but only in batch reads."""
 
@@ -225,13 +225,13 @@ class BatchTakesAnErrorForTheEnd(FolderReader):
             yield from super().lines(number)
 
 
-@on_our_base
+@make_format
 class InfersAnotherSchema(FolderReader):
     def infer_schema(self):
         return pa.schema([("id", pa.string())])
 
 
-@on_pyspark
+@make_pyspark_format
 class PrefetchesOtherRows(SimpleReader):
     """Spark delivers what `read` returns; what lies between offsets is for replays only."""
 
@@ -240,8 +240,8 @@ class PrefetchesOtherRows(SimpleReader):
         return map(tuple_of, rows_in(self.folder, range(start["next"], end["next"] - 1))), end
 
 
-@on_pyspark
+@make_pyspark_format
 class SimpleReadsPastItsEnd(SimpleReader):
     def readBetweenOffsets(self, start, end):
-        end = {"next": newest_in(self.folder)}
+        end = {"next": find_next_position(self.folder)}
         return super().readBetweenOffsets(start, end)

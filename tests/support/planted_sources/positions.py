@@ -14,25 +14,25 @@ from planted_sources.twins import (
     FolderReader,
     PlainReader,
     batches_of,
+    find_next_position,
+    make_format,
+    make_pyspark_format,
     names_in,
-    newest_in,
-    on_our_base,
-    on_pyspark,
 )
 
 # ---------------------------------------------------------------- positions
 
 
-@on_pyspark
+@make_pyspark_format
 class KeysInAnyOrder(PlainReader):
     """The order of the keys is that of a set."""
 
     def latestOffset(self):
-        end = newest_in(self.folder)
+        end = find_next_position(self.folder)
         return dict.fromkeys({"next", "rows", "files", "bytes", "newest"}, end)
 
 
-@on_our_base
+@make_format
 class NamesInAnyOrder(FolderReader):
     """Keys are sorted for us; a tuple made of a set is not."""
 
@@ -42,7 +42,7 @@ class NamesInAnyOrder(FolderReader):
         return FolderOffset(next=len(names), names=tuple(names)) if names else start
 
 
-@on_our_base
+@make_format
 class TellsTheTime(FolderReader):
     """The offset says when it was made."""
 
@@ -51,7 +51,7 @@ class TellsTheTime(FolderReader):
         return FolderOffset(next=self.newest(), note=time.time_ns())
 
 
-@on_our_base
+@make_format
 class TellsTheProcess(FolderReader):
     """The offset says which process made it: stable until the next restart."""
 
@@ -60,7 +60,7 @@ class TellsTheProcess(FolderReader):
         return FolderOffset(next=self.newest(), note=os.getpid())
 
 
-@on_pyspark
+@make_pyspark_format
 class NumbersAsKeys(PlainReader):
     """JSON turns the keys into text; the offset that comes back is another one."""
 
@@ -68,34 +68,34 @@ class NumbersAsKeys(PlainReader):
         return {0: 0}
 
     def latestOffset(self):
-        return {0: newest_in(self.folder)}
+        return {0: find_next_position(self.folder)}
 
     def partitions(self, start, end):
         return [InputPartition(number) for number in range(start[0], end[0])]
 
 
-@on_pyspark
+@make_pyspark_format
 class BeginsAtTheNewest(PlainReader):
     def initialOffset(self):
-        return {"next": newest_in(self.folder)}
+        return {"next": find_next_position(self.folder)}
 
 
-@on_our_base
+@make_format
 class NeverPins(FolderReader):
     """It could pin a start that moves, but gives a position at once."""
 
     def initial(self):
         moves = self.options.starting == "latest"
-        return FolderOffset(next=newest_in(self.folder) if moves else 0)
+        return FolderOffset(next=find_next_position(self.folder) if moves else 0)
 
 
-@on_our_base
+@make_format
 class IgnoresTheStart(FolderReader):
     def initial(self):
         return FolderOffset()
 
 
-@on_our_base
+@make_format
 class TakesAnErrorForNothing(FolderReader):
     """A folder that cannot be listed now is taken for an empty one when the start is pinned."""
 
@@ -108,7 +108,7 @@ class TakesAnErrorForNothing(FolderReader):
 # ---------------------------------------------------------------- what is remembered, and where
 
 
-@on_pyspark
+@make_pyspark_format
 class CountsOnSelf(PlainReader):
     """As in the example of PySpark's own documentation: a step further than the last answer."""
 
@@ -117,11 +117,11 @@ class CountsOnSelf(PlainReader):
         self.current = 0
 
     def latestOffset(self):
-        self.current = min(self.current + 1, newest_in(self.folder))
+        self.current = min(self.current + 1, find_next_position(self.folder))
         return {"next": self.current}
 
 
-@on_pyspark
+@make_pyspark_format
 class GoesByItsOwnRecord(PlainReader):
     """Writes down what it has planned, and begins there; that batch may have failed."""
 
@@ -137,7 +137,7 @@ class GoesByItsOwnRecord(PlainReader):
         return super().partitions(start, end)
 
 
-@on_our_base
+@make_format
 class PlansFromItsOwnRecord(FolderReader):
     """Hands out what it believes that it has not handed out yet, as recorded at `committed`."""
 
@@ -155,7 +155,7 @@ class PlansFromItsOwnRecord(FolderReader):
         self.record.write_text(str(end.next))
 
 
-@on_our_base
+@make_format
 class PlansWhatItListed(FolderReader):
     """`plan` needs what `latest` has seen; a driver that repeats a batch has asked for nothing."""
 
@@ -171,7 +171,7 @@ class PlansWhatItListed(FolderReader):
         return [(number, number + 1) for number in self.listed]
 
 
-@on_our_base
+@make_format
 class KeepsItForTheTasks(FolderReader):
     """Tasks read with another instance."""
 
@@ -186,7 +186,7 @@ class KeepsItForTheTasks(FolderReader):
         return batches_of(self.rows(self.planned))
 
 
-@on_pyspark
+@make_pyspark_format
 class HoldsAnOpenFolder(PlainReader):
     """The reader travels to the tasks, a handle does not."""
 
@@ -197,10 +197,10 @@ class HoldsAnOpenFolder(PlainReader):
 
 @functools.cache
 def listed_once(folder) -> int:
-    return newest_in(folder)
+    return find_next_position(folder)
 
 
-@on_our_base
+@make_format
 class ListsOnce(FolderReader):
     """A cache that nobody clears."""
 

@@ -12,15 +12,15 @@ from planted_sources.twins import (
     PlainReader,
     batches_of,
     file_of,
+    find_next_position,
     lines_in,
+    make_format,
+    make_pyspark_format,
     names_in,
-    newest_in,
-    on_our_base,
-    on_pyspark,
 )
 
 
-@on_our_base
+@make_format
 class ReadsPastItsEnd(FolderReader):
     """An open-ended read: from the first one on."""
 
@@ -28,17 +28,19 @@ class ReadsPastItsEnd(FolderReader):
         return [(start.next, end.next)]
 
     def read(self, partition):
-        return batches_of(self.rows(range(partition[0], newest_in(self.folder))))
+        return batches_of(self.rows(range(partition[0], find_next_position(self.folder))))
 
 
-@on_our_base
+@make_format
 class PlansByNow(FolderReader):
     def plan(self, start, end):
         del end
-        return [(number, number + 1) for number in range(start.next, newest_in(self.folder))]
+        return [
+            (number, number + 1) for number in range(start.next, find_next_position(self.folder))
+        ]
 
 
-@on_our_base
+@make_format
 class EndsInclusive(FolderReader):
     """Off by one at the border, where there is something."""
 
@@ -50,7 +52,7 @@ class EndsInclusive(FolderReader):
         return super().rows(n for n in more if file_of(self.folder, n).exists())
 
 
-@on_our_base
+@make_format
 class BeginsBehindTheFirst(FolderReader):
     """The position of the last row that was read, taken for that of the next one."""
 
@@ -58,7 +60,7 @@ class BeginsBehindTheFirst(FolderReader):
         return [(start.next + 1, end.next)]
 
 
-@on_our_base
+@make_format
 class PartsOverlap(FolderReader):
     """Two tasks share the file at their border."""
 
@@ -67,7 +69,7 @@ class PartsOverlap(FolderReader):
         return [(start.next, middle + 1), (middle, end.next)]
 
 
-@on_our_base
+@make_format
 class ConsumesWhileReading(FolderReader):
     """A source that renames files as it reads them, and skips them afterwards."""
 
@@ -79,14 +81,14 @@ class ConsumesWhileReading(FolderReader):
                 file.rename(file.with_name(f".{number}.done"))
 
 
-@on_our_base
+@make_format
 class TakesAnErrorForTheEnd(FolderReader):
     def lines(self, number):
         with contextlib.suppress(OSError):
             yield from super().lines(number)
 
 
-@on_our_base
+@make_format
 class TakesABreakForTheEnd(FolderReader):
     """A file that could be opened, but breaks off on the way."""
 
@@ -97,7 +99,7 @@ class TakesABreakForTheEnd(FolderReader):
             yield from lines
 
 
-@on_our_base
+@make_format
 class TakesAnErrorForAnEmptyFolder(FolderReader):
     def plan(self, start, end):
         names = set()
@@ -106,7 +108,7 @@ class TakesAnErrorForAnEmptyFolder(FolderReader):
         return [(n, n + 1) for n in range(start.next, end.next) if f"{n}.jsonl" in names]
 
 
-@on_our_base
+@make_format
 class TakesAnErrorForAMissingFile(FolderReader):
     """`os.path.exists` says no, too, when the file system does not answer."""
 
@@ -115,7 +117,7 @@ class TakesAnErrorForAMissingFile(FolderReader):
         return [(n, n + 1) for n in numbers if os.path.exists(file_of(self.folder, n))]
 
 
-@on_our_base
+@make_format
 class LeavesALock(FolderReader):
     """A source that leaves a lock behind if it dies while reading."""
 
@@ -126,7 +128,7 @@ class LeavesALock(FolderReader):
         lock.unlink()
 
 
-@on_our_base
+@make_format
 class ReadsHiddenFiles(FolderReader):
     """A source that counts a file that is still being written as the next one."""
 
@@ -138,7 +140,7 @@ class ReadsHiddenFiles(FolderReader):
         return lines_in(file if file.exists() else file.with_name(".next"))
 
 
-@on_pyspark
+@make_pyspark_format
 class GoesByTime(PlainReader):
     """New is what has a later time than the newest that was read."""
 
@@ -155,7 +157,7 @@ class GoesByTime(PlainReader):
         ]
 
 
-@on_pyspark
+@make_pyspark_format
 class ListsTwice(PlainReader):
     """Two patterns, and a file that fits both."""
 
@@ -166,7 +168,7 @@ class ListsTwice(PlainReader):
         return [InputPartition(int(file.stem)) for file in files if int(file.stem) in numbers]
 
 
-@on_our_base
+@make_format
 class ComparesAsText(FolderReader):
     """The ninth file is after the tenth."""
 
@@ -174,13 +176,13 @@ class ComparesAsText(FolderReader):
         return int(max(map(str, range(super().newest() + 1))))
 
 
-@on_our_base
+@make_format
 class StripsTexts(FolderReader):
     def rows(self, numbers):
         return ({**row, "text": row["text"].strip()} for row in super().rows(numbers))
 
 
-@on_our_base
+@make_format
 class NumbersAsFloats(FolderReader):
     """As JSON libraries do that know one kind of number."""
 
@@ -188,7 +190,7 @@ class NumbersAsFloats(FolderReader):
         return ({**row, "id": int(float(row["id"]))} for row in super().rows(numbers))
 
 
-@on_our_base
+@make_format
 class SplitsAtAnyLineEnd(FolderReader):
     """`str.splitlines` knows more ends of a line than JSON lines have."""
 
@@ -196,13 +198,13 @@ class SplitsAtAnyLineEnd(FolderReader):
         return iter(file_of(self.folder, number).read_text(encoding="utf-8").splitlines())
 
 
-@on_our_base
+@make_format
 class HoldsItAll(FolderReader):
     def rows(self, numbers):
         return iter(list(super().rows(numbers)))
 
 
-@on_our_base
+@make_format
 class HoldsItAllInManyTasks(FolderReader):
     """Each task holds all that it reads; there are eight of them."""
 
@@ -214,7 +216,7 @@ class HoldsItAllInManyTasks(FolderReader):
         return iter(list(super().rows(numbers)))
 
 
-@on_our_base
+@make_format
 class ReadsOnePage(FolderReader):
     """Asks for a thousand rows, and never for the next thousand."""
 
@@ -222,13 +224,13 @@ class ReadsOnePage(FolderReader):
         return islice(super().rows(numbers), 1000)
 
 
-@on_our_base
+@make_format
 class BatchMissesTheLast(FolderReader):
     def newest(self):
         return super().newest() - (0 if self.streaming else 1)
 
 
-@on_our_base
+@make_format
 class CannotPlanNothing(FolderReader):
     """A batch read of nothing is planned too."""
 

@@ -7,10 +7,10 @@ from planted_sources.twins import (
     FolderOffset,
     FolderReader,
     PlainReader,
+    find_next_position,
+    make_format,
+    make_pyspark_format,
     names_in,
-    newest_in,
-    on_our_base,
-    on_pyspark,
 )
 
 # ---------------------------------------------------------------- values
@@ -26,13 +26,13 @@ class Changing(FolderReader):
         raise NotImplementedError
 
 
-@on_our_base
+@make_format
 class NullsAsEmptyTexts(Changing):
     def changed(self, row):
         return {**row, "text": row["text"] or ""}
 
 
-@on_our_base
+@make_format
 class LocalTimes(Changing):
     """A time without a zone is one of the machine, and Arrow takes it for one of UTC."""
 
@@ -41,7 +41,7 @@ class LocalTimes(Changing):
         return {**row, "at": at and at.astimezone().replace(tzinfo=None)}
 
 
-@on_our_base
+@make_format
 class CutsTimes(Changing):
     """Whole seconds."""
 
@@ -50,7 +50,7 @@ class CutsTimes(Changing):
         return {**row, "at": at and at.replace(microsecond=0)}
 
 
-@on_our_base
+@make_format
 class LeavesOutNulls(FolderReader):
     def rows(self, numbers):
         return (row for row in super().rows(numbers) if None not in row.values())
@@ -61,7 +61,7 @@ class LeavesOutNulls(FolderReader):
 _PAGE = 1000
 
 
-@on_our_base
+@make_format
 class RepeatsTheLastOfAPage(FolderReader):
     """The next page begins with the row that the last one has ended with."""
 
@@ -72,7 +72,7 @@ class RepeatsTheLastOfAPage(FolderReader):
                 yield row
 
 
-@on_our_base
+@make_format
 class SkipsTheFirstOfAPage(FolderReader):
     def rows(self, numbers):
         for place, row in enumerate(super().rows(numbers)):
@@ -80,7 +80,7 @@ class SkipsTheFirstOfAPage(FolderReader):
                 yield row
 
 
-@on_our_base
+@make_format
 class GivesUpWithoutAWord(FolderReader):
     """Tries again some times; then it takes the error for the end."""
 
@@ -91,7 +91,7 @@ class GivesUpWithoutAWord(FolderReader):
         return iter(())
 
 
-@on_our_base
+@make_format
 class TasksShareTheirBorders(FolderReader):
     """Both ends of a task's range are taken for inclusive, where there is a next task."""
 
@@ -100,7 +100,7 @@ class TasksShareTheirBorders(FolderReader):
         return [(first, min(last + 1, end.next)) for first, last in parts]
 
 
-@on_our_base
+@make_format
 class IsAlwaysOneTask(FolderReader):
     """Correct, but nobody has said so: that its tasks do not overlap means nothing."""
 
@@ -108,7 +108,7 @@ class IsAlwaysOneTask(FolderReader):
         return [(start.next, end.next)]
 
 
-@on_our_base
+@make_format
 class BatchStopsAtItsLimit(FolderReader):
     """A source whose batch read returns only as much as one batch of a stream."""
 
@@ -119,7 +119,7 @@ class BatchStopsAtItsLimit(FolderReader):
 # ---------------------------------------------------------------- positions
 
 
-@on_our_base
+@make_format
 class AsksALaggingReplica(FolderReader):
     """Every second look is answered by one that has not heard of the newest file."""
 
@@ -128,10 +128,10 @@ class AsksALaggingReplica(FolderReader):
     def latest(self, start, limit):
         del start, limit
         self.looks += 1
-        return FolderOffset(next=max(newest_in(self.folder) - self.looks % 2, 0))
+        return FolderOffset(next=max(find_next_position(self.folder) - self.looks % 2, 0))
 
 
-@on_pyspark
+@make_pyspark_format
 class BeginsAtTheOldest(PlainReader):
     """The oldest that there is: another one before there was any."""
 
@@ -139,7 +139,7 @@ class BeginsAtTheOldest(PlainReader):
         return {"next": 0 if names_in(self.folder) else -1}
 
 
-@on_our_base
+@make_format
 class FreezesBeforeItsStart(FolderReader):
     """The end was fixed before the start was pinned, and lies before it."""
 
@@ -147,7 +147,7 @@ class FreezesBeforeItsStart(FolderReader):
         return min(newest, super().limited(first, newest, limit))
 
 
-@on_our_base
+@make_format
 class TakesOneMore(FolderReader):
     def limited(self, first, newest, limit):
         return min(super().limited(first, newest, limit) + 1, max(first, newest))

@@ -52,7 +52,7 @@ def names_in(folder) -> list[str]:
     return [name for name in os.listdir(folder) if not name.startswith(".")]
 
 
-def newest_in(folder) -> int:
+def find_next_position(folder) -> int:
     """The number after the newest file, as positions are."""
     return max((int(Path(name).stem) + 1 for name in names_in(folder)), default=0)
 
@@ -112,7 +112,7 @@ class FolderReader(StreamReader[FolderOffset, tuple[int, int]]):
 
     def resolve(self, start):
         del start
-        return FolderOffset(next=newest_in(self.folder))
+        return FolderOffset(next=find_next_position(self.folder))
 
     def latest(self, start, limit):
         end = self.limited(start.next, self.newest(), limit)
@@ -161,10 +161,10 @@ class FolderReader(StreamReader[FolderOffset, tuple[int, int]]):
         return lines_in(file_of(self.folder, number))
 
     def freeze(self):
-        self.frozen = newest_in(self.folder)
+        self.frozen = find_next_position(self.folder)
 
     def newest(self) -> int:
-        return newest_in(self.folder) if self.frozen is None else self.frozen
+        return find_next_position(self.folder) if self.frozen is None else self.frozen
 
 
 def exceeds(taken, limit) -> bool:
@@ -177,14 +177,14 @@ class Folder(KrishivDataSource):
     reader_type = FolderReader
 
 
-def on_our_base(reader):
+def make_format(reader):
     """The format of a reader, in its place; the reader is found as the format's `reader_type`."""
     reader.__qualname__ = f"{reader.__name__}.reader_type"
     parts = {"format_name": "planted", "reader_type": reader, "__module__": reader.__module__}
     return type(reader.__name__, (KrishivDataSource,), parts)
 
 
-@on_our_base
+@make_format
 class Queue(FolderReader):
     """Correct: what is done may be thrown away, and one is told as often as Spark likes."""
 
@@ -206,7 +206,7 @@ class PlainReader(DataSourceStreamReader):
         return {"next": 0}
 
     def latestOffset(self):
-        return {"next": newest_in(self.folder)}
+        return {"next": find_next_position(self.folder)}
 
     def partitions(self, start, end):
         return [InputPartition(number) for number in range(start["next"], end["next"])]
@@ -231,7 +231,7 @@ class SimpleReader(SimpleDataSourceStreamReader):
         return {"next": 0}
 
     def read(self, start):
-        end = {"next": newest_in(self.folder)}
+        end = {"next": find_next_position(self.folder)}
         return self.readBetweenOffsets(start, end), end
 
     def readBetweenOffsets(self, start, end):
@@ -271,8 +271,8 @@ class Jobs(DataSource):
         return self.stream_reader(self.options)
 
 
-def on_pyspark(reader):
-    """As `on_our_base`, for readers that are written on PySpark's own classes."""
+def make_pyspark_format(reader):
+    """As `make_format`, for readers that are written on PySpark's own classes."""
     reader.__qualname__ = f"{reader.__name__}.stream_reader"
     base = next(b for b in (Simple, Plain, Jobs) if issubclass(reader, b.stream_reader))
     return type(

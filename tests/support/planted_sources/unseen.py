@@ -15,16 +15,16 @@ from planted_sources.twins import (
     PlainReader,
     batches_of,
     file_of,
+    find_next_position,
+    make_format,
+    make_pyspark_format,
     names_in,
-    newest_in,
-    on_our_base,
-    on_pyspark,
 )
 
 # ---------------------------------------------------------------- batches alone
 
 
-@on_pyspark
+@make_pyspark_format
 class JobsTakeAnErrorForAnEmptyFolder(JobsReader):
     def partitions(self):
         found = []
@@ -33,7 +33,7 @@ class JobsTakeAnErrorForAnEmptyFolder(JobsReader):
         return found
 
 
-@on_pyspark
+@make_pyspark_format
 class JobsHoldItAll(JobsReader):
     """One task reads everything, and holds it."""
 
@@ -50,7 +50,7 @@ class JobsHoldItAll(JobsReader):
 # ---------------------------------------------------------------- what is gone
 
 
-@on_our_base
+@make_format
 class PassesOverWhatExpired(FolderReader):
     """A file that is no more has no rows."""
 
@@ -61,7 +61,7 @@ class PassesOverWhatExpired(FolderReader):
 # ---------------------------------------------------------------- what Spark refuses
 
 
-@on_pyspark
+@make_pyspark_format
 class PlansAGenerator(PlainReader):
     """Spark wants to know first how many there are."""
 
@@ -74,7 +74,7 @@ class ALimit(ReadLimit):
     pages: int = 3
 
 
-@on_pyspark
+@make_pyspark_format
 class HasALimitOfItsOwn(PlainReader):
     """A limit travels by the name of its class, and Spark knows its own ones."""
 
@@ -83,13 +83,13 @@ class HasALimitOfItsOwn(PlainReader):
 
     def latestOffset(self, start, limit):
         del start, limit
-        return {"next": newest_in(self.folder)}
+        return {"next": find_next_position(self.folder)}
 
 
 # ---------------------------------------------------------------- calls that nobody sees
 
 
-@on_our_base
+@make_format
 class ReadsUnseen(FolderReader):
     """Nothing is wrong with it but that nobody could tell."""
 
@@ -98,7 +98,7 @@ class ReadsUnseen(FolderReader):
             yield from lines
 
 
-@on_our_base
+@make_format
 class LeavesALockUnseen(FolderReader):
     """As `LeavesALock`, where no call can be counted."""
 

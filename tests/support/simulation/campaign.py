@@ -10,7 +10,7 @@ from simulation.histories import ANY, Kind, prepare
 from simulation.incidents import Incident
 from simulation.play import Played, play
 from simulation.scenario import Scenario
-from simulation.shrinking import shrunk
+from simulation.shrinking import shrink_history
 
 __all__ = ["Campaign", "Failure", "run"]
 
@@ -102,7 +102,7 @@ def run(
 def _failure(seed: int, kind: Kind, scenario: Scenario, played: Played, *, shrink: bool) -> Failure:
     incidents: Sequence[Incident] = played.incidents
     if shrink:
-        scenario, incidents = shrunk(scenario, incidents, _fails)
+        scenario, incidents = shrink_history(scenario, incidents, _fails)
     told = play(scenario, incidents, tell=True)
     violation = played.violation or ""
     return Failure(seed, kind, violation, scenario, tuple(incidents), told.tale)

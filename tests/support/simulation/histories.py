@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulation.disturbances import KINDS
-from simulation.incidents import PLACES, Incident, drawn
+from simulation.incidents import PLACES, Incident, draw_incidents
 from simulation.play import Played, play
 from simulation.scenario import Scenario
 
-__all__ = ["Kind", "history", "prepare"]
+__all__ = ["Kind", "play_history", "prepare"]
 
 _LAST = (100, 200, 400, 800)
 _MOODS = (0.3, 1, 3)
@@ -45,7 +45,9 @@ def prepare(seed: int, kind: Kind = ANY) -> tuple[Scenario, Iterator[Incident]]:
         kind = replace(kind, fixed={"sink": rng.choice(("shelf", "kafka")), **kind.fixed})
     scenario = Scenario.drawn(rng, **kind.fixed)
     weights = kind.incidents or _drawn_weights(rng)
-    return scenario, drawn(rng, weights, rng.choice(kind.gaps), rng.choice(_LAST), kind.places)
+    return scenario, draw_incidents(
+        rng, weights, rng.choice(kind.gaps), rng.choice(_LAST), kind.places
+    )
 
 
 def _drawn_weights(rng: random.Random) -> dict[str, float]:
@@ -53,6 +55,6 @@ def _drawn_weights(rng: random.Random) -> dict[str, float]:
     return {k: w * rng.choice(_MOODS) for k, (_, w) in KINDS.items() if rng.random() < 0.6}
 
 
-def history(seed: int, kind: Kind = ANY, *, tell: bool = False) -> Played:
+def play_history(seed: int, kind: Kind = ANY, *, tell: bool = False) -> Played:
     """Play the history of a seed."""
     return play(*prepare(seed, kind), tell=tell)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["NEVER", "PLACES", "Incident", "Incidents", "drawn"]
+__all__ = ["NEVER", "PLACES", "Incident", "Incidents", "draw_incidents"]
 
 NEVER = 10**9
 _LARGEST = 2**10
@@ -75,7 +75,7 @@ class Incidents:
         self._advance()
 
 
-def drawn(
+def draw_incidents(
     rng: random.Random,
     weights: Mapping[str, float],
     gap: float,

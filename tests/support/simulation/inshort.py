@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 
-__all__ = ["in_short"]
+__all__ = ["shorten"]
 
 _LONG_NAME = re.compile(r"0{10,}(\d+)")
 
 
-def in_short(answer: object) -> str:
+def shorten(answer: object) -> str:
     """An answer for people."""
     if isinstance(answer, bytes) and answer.startswith(b"{"):
         return _entry(json.loads(answer))

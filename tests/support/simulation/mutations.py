@@ -22,7 +22,7 @@ from krishiv_spark.sinks.kafka.writer import KafkaPlan
 from krishiv_spark.sinks.logged import LogCommitter
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from simulation import switches
-from simulation.histories import Kind, history
+from simulation.histories import Kind, play_history
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -66,12 +66,12 @@ class Mutation:
             AssertionError: If it fails because the switch no longer fits the code.
         """
         with self.switched_off():
-            violation = history(seed, self.kind).violation
+            violation = play_history(seed, self.kind).violation
         if violation is None:
             return False
         assert "TypeError" not in violation, violation
         with _replaced(self.always):
-            return history(seed, self.kind).violation is None
+            return play_history(seed, self.kind).violation is None
 
 
 @contextlib.contextmanager
@@ -87,7 +87,7 @@ _RIVALS = {"hold up": 3, "take over": 3, "go first": 2}
 _FEW_IDS = [
     (tasks, "_ID_SETS", 1),
     (tasks, "_IDS_PER_TASK", 1),
-    (transactions, "pick_transactional_id", switches.first),
+    (transactions, "pick_transactional_id", switches.pick_first),
 ]
 _UNHELPED = {
     "sink": "kafka",
@@ -130,15 +130,15 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "probe": Mutation(
         "The storage is tried before the first entry.",
-        [(EpochLog, "_probe", switches.nothing)],
+        [(EpochLog, "_probe", switches.do_nothing)],
         _rivals(sink="shelf", honest=False),
         within=100,
     ),
     "held": Mutation(
         "An epoch that is held is skipped.",
         [
-            (identities, "is_already_committed", switches.false),
-            (logs, "is_already_committed", switches.false),
+            (identities, "is_already_committed", switches.return_false),
+            (logs, "is_already_committed", switches.return_false),
         ],
         Kind({"sink": "shelf"}, _DEATHS, ("take", "/commits/")),
     ),
@@ -151,7 +151,7 @@ MUTATIONS: dict[str, Mutation] = {
         "The planner finishes what an earlier generation has logged.",
         [
             (LogCommitter, "_begin", switches.begin_without_recovery),
-            (LogCommitter, "roll_forward", switches.true),
+            (LogCommitter, "roll_forward", switches.return_true),
         ],
         Kind({"sink": "shelf"}, _DEATHS, ("create", "show")),
     ),
@@ -168,8 +168,8 @@ MUTATIONS: dict[str, Mutation] = {
     "sweep": Mutation(
         "Whatever is open and named by no intent is aborted.",
         [
-            (kafka, "abort_open", switches.nothing),
-            (kafka, "abort_other_attempts", switches.nothing),
+            (kafka, "abort_open", switches.do_nothing),
+            (kafka, "abort_other_attempts", switches.do_nothing),
         ],
         Kind(
             {"sink": "kafka", "is_tidy": True, "tasks": 1, "sizes": (2,), "lazy": False},
@@ -194,7 +194,7 @@ MUTATIONS: dict[str, Mutation] = {
     "settled": Mutation(
         "The log itself says that an intent is finished before its ids are used again.",
         [
-            (EpochLog, "is_finished", switches.finished_by_all),
+            (EpochLog, "is_finished", switches.is_finished_in_process),
             (LogCommitter, "_acquire", switches.take_over_once),
         ],
         Kind({"sink": "kafka"}, _LOSSES | _RIVALS, ("EndTxn", "create")),
@@ -202,11 +202,11 @@ MUTATIONS: dict[str, Mutation] = {
     "commits": Mutation(
         "What Spark has written down as over is finished.",
         [
-            (SparkCheckpoint, "is_committed", switches.false),
-            (LogCommitter, "_mark_previous_finished", switches.nothing),
+            (SparkCheckpoint, "is_committed", switches.return_false),
+            (LogCommitter, "_mark_previous_finished", switches.do_nothing),
         ],
         Kind({"sink": "kafka", "reuse": False}, _DEATHS, ("Produce", "EndTxn"), (10, 20)),
-        always=[*_FEW_IDS, (KafkaParticipant, "_outcome_from_markers", switches.outcome_as_it_is)],
+        always=[*_FEW_IDS, (KafkaParticipant, "_outcome_from_markers", switches.keep_outcome)],
     ),
     "turns": Mutation(
         "Neighbouring generations have different ids.",
@@ -247,13 +247,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "kept": Mutation(
         "What is visible of a voided epoch is not staged again.",
-        [(KafkaPlan, "already_visible", switches.nothing)],
+        [(KafkaPlan, "already_visible", switches.do_nothing)],
         Kind({"sink": "kafka", "tasks": 2, "sizes": (3,)}, _LOSSES, ("EndTxn",), (10, 20)),
         within=40,
     ),
     "same rows": Mutation(
         "Rows of a part that is kept are compared.",
-        [(tasks, "check_same", switches.nothing)],
+        [(tasks, "check_same", switches.do_nothing)],
         Kind(
             {"sink": "kafka", "tasks": 2, "sizes": (3,), "moving": True},
             _LOSSES,

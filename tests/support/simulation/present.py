@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simulation.play import Play
 
-__all__ = ["leave", "make_present", "present"]
+__all__ = ["get_present_play", "leave", "make_present"]
 
 _present: list[Play] = []
 
@@ -22,6 +22,6 @@ def leave() -> None:
     _present.clear()
 
 
-def present() -> Play:
+def get_present_play() -> Play:
     """The one that is played."""
     return _present[0]

@@ -23,7 +23,7 @@ from krishiv_spark.sinks.kafka import task as tasks
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 from simulation.clock import FakeOs, FakeTime, FakeUuid
 from simulation.cluster.network import SimulatedTransport
-from simulation.present import present
+from simulation.present import get_present_play
 
 __all__ = ["installed", "use_highest_epoch"]
 
@@ -33,7 +33,7 @@ class _Context:
 
     @staticmethod
     def get() -> Any:
-        return present().world.current.context
+        return get_present_play().world.current.context
 
 
 class _Clients(MutableMapping[Any, Any]):
@@ -41,7 +41,9 @@ class _Clients(MutableMapping[Any, Any]):
 
     @property
     def _mine(self) -> dict[Any, Any]:
-        found: dict[Any, Any] = present().world.current.process.memory.setdefault("clients", {})
+        found: dict[Any, Any] = get_present_play().world.current.process.memory.setdefault(
+            "clients", {}
+        )
         return found
 
     def __getitem__(self, key: Any) -> Any:
@@ -61,11 +63,11 @@ class _Clients(MutableMapping[Any, Any]):
 
 
 def _sleep(seconds: float) -> None:
-    present().world.sleep(seconds)
+    get_present_play().world.sleep(seconds)
 
 
 def _number() -> int:
-    return present().world.new_number()
+    return get_present_play().world.new_number()
 
 
 def _checkpoint_folder(checkpoint: SparkCheckpoint, name: str = "") -> _CheckpointFolder:
@@ -79,16 +81,16 @@ class _CheckpointFolder:
         self._path = f"{checkpoint.location}/{name}"
 
     def read(self, name: str) -> bytes | None:
-        return present().checkpoint.read(f"{self._path}/{name}")
+        return get_present_play().checkpoint.read(f"{self._path}/{name}")
 
     def names(self) -> dict[str, str]:
         # Without versions: what a process has seen before would outlive the history.
-        return dict.fromkeys(present().checkpoint.names(self._path), "")
+        return dict.fromkeys(get_present_play().checkpoint.names(self._path), "")
 
 
-TIME = FakeTime(lambda: present().world.clock, _sleep)
+TIME = FakeTime(lambda: get_present_play().world.clock, _sleep)
 UUID = FakeUuid(_number)
-OS = FakeOs(lambda: present().world.current.process.number)
+OS = FakeOs(lambda: get_present_play().world.current.process.number)
 
 _SEAMS: list[tuple[Any, str, Any]] = [
     (entries, "time", TIME),
@@ -99,7 +101,7 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (identities, "uuid", UUID),
     (epoch_write, "TaskContext", _Context),
     (epoch_write, "tune_worker", lambda: None),
-    (logged, "application", lambda: present().world.current.process.application),
+    (logged, "application", lambda: get_present_play().world.current.process.application),
     (client, "_clients", _Clients()),
     (client, "Transport", SimulatedTransport),
     (client, "os", OS),
@@ -116,7 +118,11 @@ _SEAMS: list[tuple[Any, str, Any]] = [
     (row_records, "time", TIME),
     (tasks, "warm_ahead", lambda: None),
     (tasks, "await_warm", lambda: None),
-    (logged_writer, "open_log", lambda _, query=None, *_storage: present().open_log(query)),
+    (
+        logged_writer,
+        "open_log",
+        lambda _, query=None, *_storage: get_present_play().open_log(query),
+    ),
     (SparkCheckpoint, "folder", _checkpoint_folder),
 ]
 

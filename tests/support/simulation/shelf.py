@@ -18,7 +18,7 @@ from krishiv_spark.options import Options
 from krishiv_spark.sinks.base import Epoch, Guarantee, OutputMode, Task, Writer
 from krishiv_spark.sinks.logged import LogCommitter, Participant
 from simulation.history import Event
-from simulation.present import present
+from simulation.present import get_present_play
 from simulation.world import CallKind, World
 
 __all__ = ["Parcel", "Shelf", "ShelfWriter"]
@@ -92,7 +92,7 @@ class ShelfWriter(Writer[Parcel]):
         parcel = Parcel(
             name=f"{task.epoch}-{task.partition}-{task.nonce}", generation=task.generation or 0
         )
-        shelf = present().shelf
+        shelf = get_present_play().shelf
         shelf.call(f"stage {parcel.name}: {rows}", lambda: shelf.put(parcel, rows))
         return parcel
 
@@ -100,7 +100,7 @@ class ShelfWriter(Writer[Parcel]):
         return LogCommitter(self.log, ShelfParticipant(), streaming=self.streaming)
 
     def log(self, query: str) -> EpochLog:
-        return present().open_log(query)
+        return get_present_play().open_log(query)
 
 
 class ShelfParticipant(Participant[Parcel]):
@@ -110,7 +110,7 @@ class ShelfParticipant(Participant[Parcel]):
 
     @property
     def _shelf(self) -> Shelf:
-        return present().shelf
+        return get_present_play().shelf
 
     def prepare(
         self, epoch: Epoch, staged: Sequence[Parcel], salvaged: Sequence[Parcel]

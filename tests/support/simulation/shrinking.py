@@ -9,14 +9,14 @@ from typing import Any
 from simulation.incidents import Incident
 from simulation.scenario import Scenario
 
-__all__ = ["shrunk"]
+__all__ = ["shrink_history"]
 
 _MOST_PLAYS = 600
 
 Case = tuple[Scenario, tuple[Incident, ...]]
 
 
-def shrunk(
+def shrink_history(
     scenario: Scenario,
     incidents: Sequence[Incident],
     fails: Callable[[Scenario, Sequence[Incident]], bool],

@@ -15,15 +15,15 @@ from krishiv_spark.sinks.kafka.participant import KafkaParticipant
 from krishiv_spark.sinks.logged import LogCommitter
 
 
-def nothing(*_: Any, **__: Any) -> None:
+def do_nothing(*_: Any, **__: Any) -> None:
     pass
 
 
-def true(*_: Any, **__: Any) -> bool:
+def return_true(*_: Any, **__: Any) -> bool:
     return True
 
 
-def false(*_: Any, **__: Any) -> bool:
+def return_false(*_: Any, **__: Any) -> bool:
     return False
 
 
@@ -68,7 +68,7 @@ def fold_removing_first(log: EpochLog, state: State) -> None:
         log._journal.replace(snapshot_name(state.number), to_bytes(state))
 
 
-def finished_by_all(log: EpochLog, state: State) -> bool:
+def is_finished_in_process(log: EpochLog, state: State) -> bool:
     """Only processes know what is finished, and no entry says so."""
     return state.intent is None or state.intent.nonce == log._finished
 
@@ -122,7 +122,7 @@ def check_follows_later(log: EpochLog, planned: Any, before: Any) -> None:
 # --- Kafka
 
 
-def outcome_as_it_is(participant: KafkaParticipant, item: Any, outcome: Outcome) -> Outcome:
+def keep_outcome(participant: KafkaParticipant, item: Any, outcome: Outcome) -> Outcome:
     """Nobody may read the topic."""
     del participant, item
     return outcome
@@ -158,6 +158,6 @@ def end_only(client: Any, ongoing: Any, within_s: float) -> dict[str, Exception]
     return {name: each for name, each in answers.items() if isinstance(each, Exception)}
 
 
-def first(client: Any, ids: Sequence[str]) -> str:
+def pick_first(client: Any, ids: Sequence[str]) -> str:
     del client
     return ids[0]

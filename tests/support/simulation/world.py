@@ -12,7 +12,7 @@ from greenlet import GreenletExit  # type: ignore[import-untyped]  # it ships no
 from simulation.clock import BEGIN_MS, Clock
 from simulation.history import History
 from simulation.incidents import Incident, Incidents
-from simulation.inshort import in_short
+from simulation.inshort import shorten
 from simulation.scheduler import Actor, Process, Scheduler
 
 _WIDTH = 200
@@ -236,7 +236,7 @@ class World:
             except Exception as error:
                 self.say(f"{what} -> {error!r}")
                 raise
-            self.say(f"{what} -> {in_short(answer)}")
+            self.say(f"{what} -> {shorten(answer)}")
             return answer
 
         return told() if self.steps < self._next else self._disturbed(kind, what, told)

@@ -15,7 +15,7 @@ from simulation.cluster.coordinator import (
     Ended,
     KafkaRefusal,
 )
-from simulation.cluster.partitions import Arrived, Partition, arrived
+from simulation.cluster.partitions import Arrived, Partition, parse_batch_header
 from simulation.cluster.words import Said as Answer
 
 __all__ = ["UNKNOWN_TOPIC", "Leaders", "rows_of", "version_of"]
@@ -90,7 +90,7 @@ class Leaders:
         )
 
     def _write(self, node: int, name: str, topic: str, part: Any, rules: int) -> Any:
-        tp, batch = TopicPartition(topic, part.index), arrived(part.records)
+        tp, batch = TopicPartition(topic, part.index), parse_batch_header(part.records)
         offset, code = -1, NONE
         try:
             offset = self._take(node, name, tp, batch, rules)

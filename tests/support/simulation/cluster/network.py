@@ -10,7 +10,7 @@ from kafka.errors import KafkaConnectionError, KafkaError
 from krishiv_spark.kafka.topic_partition import BrokerAddress
 from krishiv_spark.kafka.transport import LEAST_LOADED
 from simulation.cluster.words import shown
-from simulation.present import present
+from simulation.present import get_present_play
 from simulation.world import CallKind
 
 __all__ = ["KAFKA", "SimulatedTransport"]
@@ -53,8 +53,8 @@ class SimulatedTransport:
 
     def __init__(self, values: Mapping[str, Any], *login: object) -> None:
         del values, login
-        self._world = present().world
-        self._cluster = present().cluster
+        self._world = get_present_play().world
+        self._cluster = get_present_play().cluster
         self.heard_s = self._world.clock.now_ms / 1000
 
     def bootstrap(self, timeout_s: float) -> None:

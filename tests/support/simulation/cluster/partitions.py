@@ -18,7 +18,7 @@ from krishiv_spark.kafka.records.batch_format import (
 from krishiv_spark.kafka.records.checksum import crc32c
 from simulation.cluster.coordinator import INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KafkaRefusal
 
-__all__ = ["Arrived", "Partition", "arrived"]
+__all__ = ["Arrived", "Partition", "parse_batch_header"]
 
 _OUT_OF_ORDER, _DUPLICATE = 45, 46
 _REMEMBERED = 5
@@ -50,7 +50,7 @@ class Arrived:
         return (self.sequence + self.count - 1) & MAX_INT32
 
 
-def arrived(data: bytes) -> Arrived:
+def parse_batch_header(data: bytes) -> Arrived:
     """Read the header of a batch."""
     fields = HEADER.unpack_from(data)
     attributes, producer, epoch, sequence, count = fields[5], *fields[9:13]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from simulation.cluster.partitions import arrived
+from simulation.cluster.partitions import parse_batch_header
 
 __all__ = ["Said", "shown"]
 
@@ -34,7 +34,7 @@ def _short(value: object) -> object:
 def _batches(request: Any) -> Iterator[str]:
     for topic in request.topic_data:
         for part in topic.partition_data:
-            batch = arrived(part.records)
+            batch = parse_batch_header(part.records)
             who = f"producer {batch.producer} epoch {batch.epoch}"
             tp = f"{topic.name}-{part.index}"
             yield f"{batch.count} records to {tp} by {who} from {batch.sequence}"
