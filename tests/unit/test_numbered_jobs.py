@@ -80,7 +80,7 @@ def test_a_batch_that_comes_again_is_said(place, caplog):
     place.job("load", 1, [1, 2])
     assert not caplog.records
     place.job("load", 1, [1, 2])
-    assert "is in this sink already" in caplog.text
+    assert "This sink has it already" in caplog.text
 
 
 def test_rows_may_come_again_in_other_tasks_and_in_another_order(place):
