@@ -645,7 +645,7 @@ def test_an_abort_of_a_batch_discards_likewise(make, outside):
 def test_an_abort_that_fails_does_not_hide_why_the_tasks_failed(make, outside, caplog):
     outside.error = OSError("the disk went away")
     StreamWrite(make(), "q").abort([None, Staged(task(0), [1])], 0)
-    assert "could not be removed" in caplog.text
+    assert "could not be deleted" in caplog.text
 
 
 def test_a_commit_that_may_have_happened_survives_the_abort_that_follows(make, outside):
