@@ -21,7 +21,13 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchTableError,
+    UnauthorizedError,
+)
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotsUpdate
 
@@ -35,14 +41,20 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableUpdate
 
 __all__ = [
+    "REFUSALS",
     "check_expiry",
     "find_named_ids",
     "get_aging_time_ms",
+    "has_expired_since",
+    "may_have_expired_since",
     "order_times",
     "raise_times",
     "repair_times",
     "warn_of_clock",
 ]
+
+REFUSALS = (BadRequestError, ForbiddenError, NoSuchTableError, UnauthorizedError)
+"""Responses of a catalog that would be the same after a repetition."""
 
 _log = logging.getLogger(__name__)
 
@@ -229,3 +241,23 @@ def find_named_ids(metadata: TableMetadata) -> Iterator[int]:
         is_branch = reference.snapshot_ref_type == "branch"
         ancestors = iterate_ancestors(by_id, reference.snapshot_id)
         yield from (one.snapshot_id for one in islice(ancestors, None if is_branch else 1))
+
+
+def may_have_expired_since(metadata: TableMetadata, base: TableMetadata) -> bool:
+    """As `has_expired_since`, but return True for tables of version 1, which do not record it."""
+    return metadata.format_version == 1 or has_expired_since(metadata, base)
+
+
+def has_expired_since(metadata: TableMetadata, base: TableMetadata) -> bool:
+    """Return True if a snapshot was committed and has expired since `base`.
+
+    Sequence numbers grow by one with each snapshot (Iceberg spec, "Sequence Numbers").
+    """
+    before, now = _newest_sequence_number(base), _newest_sequence_number(metadata)
+    present = (snapshot.sequence_number or 0 for snapshot in metadata.snapshots)
+    return sum(number > before for number in present) < now - before
+
+
+def _newest_sequence_number(metadata: TableMetadata) -> int:
+    """Return the sequence number of the newest snapshot, even an expired one; 0 in version 1."""
+    return int(getattr(metadata, "last_sequence_number", 0))

@@ -13,13 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pyiceberg.exceptions import (
-    BadRequestError,
-    CommitFailedException,
-    ForbiddenError,
-    NoSuchTableError,
-    UnauthorizedError,
-)
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, UnauthorizedError
 
 from krishiv_spark.errors import (
     CommitRejected,
@@ -30,6 +24,11 @@ from krishiv_spark.errors import (
 )
 from krishiv_spark.iceberg._pyiceberg import remove_written
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
+from krishiv_spark.iceberg.commit_rules import (
+    REFUSALS,
+    has_expired_since,
+    may_have_expired_since,
+)
 from krishiv_spark.iceberg.embedded import CatalogReplacedError, get_catalog_file
 from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
@@ -65,9 +64,6 @@ if TYPE_CHECKING:
 __all__ = ["EpochCommit", "IcebergCommitter"]
 
 _log = logging.getLogger(__name__)
-
-_REFUSALS = (BadRequestError, ForbiddenError, NoSuchTableError, UnauthorizedError)
-"""Responses of a catalog that would be the same after a repetition."""
 
 _NEVER_EXPIRED: set[UUID] = set()
 """Tables whose catalog has refused this process a commit that expires snapshots."""
@@ -302,7 +298,7 @@ class EpochCommit:
                 break
             if found is not None:
                 self._check_own_epoch(found)
-            is_refused = isinstance(self._error, _REFUSALS)
+            is_refused = isinstance(self._error, REFUSALS)
             if not may_continue or (is_refused and not self._may_omit_expiry()):
                 raise self._to_failure()
             if found is not None:
@@ -427,7 +423,7 @@ class EpochCommit:
             self._error = error
         except Exception as error:  # noqa: BLE001  it may have succeeded: the table is loaded again
             self._error = error
-            self.is_unknown = self.is_unknown or not isinstance(error, _REFUSALS)
+            self.is_unknown = self.is_unknown or not isinstance(error, REFUSALS)
             # A connection whose COMMIT has failed shows a state that no other connection reads:
             # the table is loaded over a new one.
             forget_catalog(self._options)
@@ -442,7 +438,7 @@ class EpochCommit:
         newest = self._find_newer_epoch(table)
         if self._is_repeatable and newest is None:
             return
-        if not _may_have_expired_since(table.metadata, self._base):
+        if not may_have_expired_since(table.metadata, self._base):
             return
         self.is_unknown = True
         if newest is not None:
@@ -518,7 +514,7 @@ class EpochCommit:
         """
         if self._is_repeatable or not self.is_unknown:
             return
-        if _has_expired_since(table.metadata, self._base):
+        if has_expired_since(table.metadata, self._base):
             raise CommitUnknown(
                 f"{FORMAT}: the rows may or may not be in the table: the catalog did not "
                 "respond, or other writers were faster, and snapshots since then have expired, "
@@ -559,23 +555,3 @@ class EpochCommit:
             f"{epoch} is not in the table after {len(self._attempts)} attempts in "
             f"{self._timeout_s:g} s ('commitTimeout'): {reason}; restart the query"
         )
-
-
-def _may_have_expired_since(metadata: TableMetadata, base: TableMetadata) -> bool:
-    """As `_has_expired_since`, but return True for tables of version 1, which do not record it."""
-    return metadata.format_version == 1 or _has_expired_since(metadata, base)
-
-
-def _has_expired_since(metadata: TableMetadata, base: TableMetadata) -> bool:
-    """Return True if a snapshot was committed and has expired since `base`.
-
-    Sequence numbers grow by one with each snapshot (Iceberg spec, "Sequence Numbers").
-    """
-    before, now = _newest_sequence_number(base), _newest_sequence_number(metadata)
-    present = (snapshot.sequence_number or 0 for snapshot in metadata.snapshots)
-    return sum(number > before for number in present) < now - before
-
-
-def _newest_sequence_number(metadata: TableMetadata) -> int:
-    """Return the sequence number of the newest snapshot, even an expired one; 0 in version 1."""
-    return int(getattr(metadata, "last_sequence_number", 0))

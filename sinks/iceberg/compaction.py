@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,9 +22,10 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import Operation
 
-from krishiv_spark.errors import CommitUnknown, OptionError, SinkError
+from krishiv_spark.errors import CommitUnknown, KrishivError, OptionError, SinkError
 from krishiv_spark.iceberg._pyiceberg import remove_written
 from krishiv_spark.iceberg.catalogs import forget_catalog
+from krishiv_spark.iceberg.commit_rules import REFUSALS, may_have_expired_since
 from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import PARENT_KEY
@@ -37,13 +38,15 @@ from krishiv_spark.sinks.iceberg.compaction_groups import (
 )
 from krishiv_spark.sinks.iceberg.data_files import write_files
 from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
-from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges
+from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges, check_staged_exist
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup, is_parquet, plan_data_files
 from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 from krishiv_spark.sinks.iceberg.table_setup import check_version
-from krishiv_spark.sinks.iceberg.task_table import task_table_spec
+from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, task_table_spec
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import FileScanTask, Table
@@ -59,6 +62,9 @@ __all__ = [
     "is_due",
     "read_loads",
 ]
+
+_REFUSED: set[UUID] = set()
+"""Tables whose catalog has refused this process a compaction: a stream does not try again."""
 
 _STEP_SIZE = 2**30
 """Bytes of the files that a command rewrites for one commit, about."""
@@ -130,6 +136,8 @@ def compact_next_group(options: IcebergSinkOptions) -> Compacted:
         KrishivError: As `Compaction.run`, or if the table cannot be read.
     """
     table = open_own_table(options)
+    if table.metadata.table_uuid in _REFUSED:
+        return Compacted()
     size = task_table_spec(table, options.target_file_size).file_size
     group = choose_next_group(read_loads(table), size, options.max_compact_size)
     return Compacted() if group is None else Compaction(options).run(table, [group])
@@ -189,7 +197,11 @@ def compact_in_steps(options: IcebergSinkOptions, groups: Sequence[Group]) -> It
         KrishivError: As `Compaction.run`, or if the table cannot be read.
     """
     for step in _split_steps(groups):
-        yield Compaction(options).run(open_own_table(options), step)
+        table = open_own_table(options)
+        live = _LiveFiles(table)
+        same = [group for group in step if live.has(group)]
+        done = Compaction(options).run(table, same) if same else Compacted()
+        yield replace(done, dropped=done.dropped + len(step) - len(same))
 
 
 def _split_steps(groups: Sequence[Group]) -> Iterator[list[Group]]:
@@ -209,7 +221,12 @@ class _Rewritten:
     """A group, and the files that have its rows; none if all were deleted."""
 
     group: Group
-    files: Sequence[DataFile]
+    staged: StagedDataFiles | None
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """The new files."""
+        return () if self.staged is None else self.staged.files
 
 
 class Compaction:
@@ -261,10 +278,9 @@ class Compaction:
         check_version(table, self._options)
         spec = task_table_spec(table, self._file_size)
         staged = write_files(spec, rows, Task(_NAME, 0, next(self._numbers), 0))
-        files = () if staged is None else staged.files
+        made = _Rewritten(group, staged)
         wanted = sum(load.task.file.record_count - load.deleted for load in group)
-        found = sum(file.record_count for file in files)
-        made = _Rewritten(group, files)
+        found = sum(file.record_count for file in made.files)
         if found != wanted:
             self._delete(table, [made])
             raise SinkError(
@@ -275,12 +291,13 @@ class Compaction:
         return made
 
     def _commit(self, table: Table, done: Sequence[_Rewritten]) -> Compacted:
-        backoff = self._options.commit_backoff()
+        backoff, layout = self._options.commit_backoff(), _get_layout(table)
         while True:
             check_version(table, self._options)
             live = _LiveFiles(table)
             same = [one for one in done if live.has(one.group)]
-            if not same:
+            # The new files have the columns and partitions of the table that was rewritten.
+            if not same or _get_layout(table) != layout:
                 self._delete(table, done)
                 return Compacted(dropped=len(done))
             changes = SnapshotChanges(
@@ -288,7 +305,9 @@ class Compaction:
                 [load.task.file for one in same for load in one.group]
                 + live.find_unused(table, same),
             )
-            if self._compare_and_set(table, changes, len(same)):
+            check_staged_exist(table.io, [one.staged for one in same if one.staged is not None])
+            newer = self._compare_and_set(table, changes, len(same))
+            if newer is None:
                 self._delete(table, [one for one in done if one not in same])
                 return _describe(same, changes, len(done) - len(same))
             if not backoff.pause():
@@ -297,13 +316,17 @@ class Compaction:
                     f"{self._options.commit_timeout / 1000:g} s ('commitTimeout'), because other "
                     "writers commit to it: run the compaction again"
                 )
-            table = open_own_table(self._options)
+            table = newer
 
-    def _compare_and_set(self, table: Table, changes: SnapshotChanges, groups: int) -> bool:
-        """Send the commit: the linearization point. Return False if another one was faster.
+    def _compare_and_set(self, table: Table, changes: SnapshotChanges, groups: int) -> Table | None:
+        """Send the commit: the linearization point.
+
+        Returns:
+            None if it was accepted; the newest table if another commit was faster.
 
         Raises:
             CommitUnknown: If the catalog fails and the table does not show the outcome.
+            SinkError: If the catalog refuses the commit.
         """
         transaction = EpochTransaction(table)
         head = table.metadata.current_snapshot_id
@@ -315,29 +338,43 @@ class Compaction:
         self._may_have_succeeded = True
         try:
             transaction.compare_and_set()
-        except CommitFailedException:
+        except REFUSALS as error:
             self._may_have_succeeded = False
             remove_written(transaction.producer)
-            return False
-        except Exception as error:
-            # A connection whose COMMIT has failed may show a state that no other process reads.
-            forget_catalog(self._options)
-            if self._has_succeeded(transaction):
-                return True
-            raise CommitUnknown(
-                f"{FORMAT}: it is unknown whether the compaction of table "
-                f"{self._options.table_name} was committed: "
-                f"{self._options.describe_error(error)}. The table has the same rows in either "
-                "case; 'krishiv-spark iceberg vacuum' removes files that it does not name"
+            _REFUSED.add(table.metadata.table_uuid)
+            raise SinkError(
+                f"{FORMAT}: the catalog refuses the compaction of table "
+                f"{self._options.table_name}: {self._options.describe_error(error)}. The table was "
+                "not changed"
             ) from error
-        return True
+        except Exception as error:  # noqa: BLE001  the table shows the outcome
+            return self._look_up(transaction, error)
+        return None
 
-    def _has_succeeded(self, transaction: EpochTransaction) -> bool:
-        try:
-            metadata = open_own_table(self._options).metadata
-        except Exception:  # noqa: BLE001  the first error is reported
-            return False
-        return metadata.snapshot_by_id(transaction.producer.snapshot_id) is not None
+    def _look_up(self, transaction: EpochTransaction, error: Exception) -> Table | None:
+        """Return the outcome of a commit after an error, as `_compare_and_set` does.
+
+        A conflict too is looked up: a proxy that sends a request twice gets one for the second.
+        """
+        # A connection whose COMMIT has failed may show a state that no other process reads.
+        forget_catalog(self._options)
+        newest: Table | None = None
+        with contextlib.suppress(Exception):  # the first error is reported
+            newest = open_own_table(self._options)
+        if newest is not None:
+            if newest.metadata.snapshot_by_id(transaction.producer.snapshot_id) is not None:
+                return None
+            has_lost = isinstance(error, CommitFailedException)
+            if has_lost and not may_have_expired_since(newest.metadata, transaction.table_metadata):
+                self._may_have_succeeded = False
+                remove_written(transaction.producer)
+                return newest
+        raise CommitUnknown(
+            f"{FORMAT}: it is unknown whether the compaction of table "
+            f"{self._options.table_name} was committed: {self._options.describe_error(error)}. The "
+            "table has the same rows in either case; 'krishiv-spark iceberg vacuum' removes files "
+            "that it does not name"
+        ) from error
 
     @staticmethod
     def _delete(table: Table, made: Sequence[_Rewritten]) -> None:
@@ -345,6 +382,12 @@ class Compaction:
         for file in (file for one in made for file in one.files):
             with contextlib.suppress(Exception):
                 table.io.delete(file.file_path)
+
+
+def _get_layout(table: Table) -> tuple[object, ...]:
+    """Return what the files of a table depend on."""
+    metadata = table.metadata
+    return metadata.table_uuid, metadata.current_schema_id, metadata.default_spec_id
 
 
 class _LiveFiles:
@@ -368,7 +411,10 @@ class _LiveFiles:
         if before == {file.file_path for file in task.delete_files}:
             return True
         # Delete files may have been merged, or name other files of the partition.
-        rows, known = self._lookup.list_deleted(task), self._lookup.list_deleted(load.task)
+        try:
+            rows, known = self._lookup.list_deleted(task), self._lookup.list_deleted(load.task)
+        except (KrishivError, OSError):  # an old one may have been removed with its snapshots
+            return False
         return bool(np.array_equal(rows, known))
 
     def find_unused(self, table: Table, done: Sequence[_Rewritten]) -> list[DataFile]:

@@ -4,6 +4,7 @@ import random
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -13,15 +14,18 @@ from hostile_tables import alter
 from hypothesis import given
 from hypothesis import strategies as st
 from iceberg_life import TABLE, IcebergLife, at_next_commit, table_of
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ForbiddenError
+from pyiceberg.transforms import BucketTransform
 from sqlalchemy import text
 
-from krishiv_spark.errors import CommitUnknown, OptionError, SinkError
+from krishiv_spark.errors import CommitRejected, CommitUnknown, OptionError, SinkError
 from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.sinks.iceberg import compaction
 from krishiv_spark.sinks.iceberg.compaction import (
     Compacted,
     Compaction,
     CompactionRequest,
+    compact_in_steps,
     compact_next_group,
     read_loads,
 )
@@ -225,6 +229,101 @@ def test_an_unknown_outcome_is_named_and_loses_nothing(upserts, monkeypatch):
         upserts.compact()
     upserts.check()
     assert upserts.unnamed() != set()  # the commit may still arrive: vacuum removes them later
+
+
+def test_a_commit_that_was_sent_twice_is_looked_up(upserts, monkeypatch):
+    """The second request conflicts with the first, which was accepted."""
+    upserts.run(epochs=4)
+
+    def send_twice(commit):
+        commit()
+        commit()
+
+    at_next_commit(monkeypatch, send_twice)
+    assert upserts.compact().groups > 0
+    upserts.check()
+    assert upserts.groups() == []
+
+
+def test_other_partitions_meanwhile_leave_the_files_as_they_are(tmp_path, monkeypatch):
+    upserts = Upserts(tmp_path, partitionBy="bucket(4, id)")
+    upserts.run(epochs=6)
+    groups = upserts.groups()
+
+    def change_partitions(commit):
+        with table_of(upserts.warehouse).update_spec() as update:
+            update.remove_field("id_bucket")
+            update.add_field("id", BucketTransform(7), "bucket_7")
+        table_of(upserts.warehouse).append(pa.table({"id": [1000], "text": ["new"]}))
+        commit()
+
+    at_next_commit(monkeypatch, change_partitions)
+    done = upserts.compact(groups)
+    upserts.expected[1000] = "new"
+    assert (done.groups, done.dropped) == (0, len(groups))
+    table = table_of(upserts.warehouse)
+    for key in upserts.expected:
+        assert table.scan(row_filter=f"id = {key}").to_arrow().num_rows == 1
+    assert upserts.unnamed() == set()
+
+
+def test_a_column_that_comes_back_meanwhile_keeps_its_values(tmp_path, monkeypatch):
+    """It was dropped when the files were rewritten, and the drop is undone before the commit."""
+    upserts = Upserts(tmp_path)
+    upserts.run(epochs=4)
+    before = table_of(upserts.warehouse).metadata.current_schema_id
+    with table_of(upserts.warehouse).update_schema() as update:
+        update.delete_column("text")
+    groups = upserts.groups()
+
+    def undo(commit):
+        alter(upserts.warehouse, lambda found: found.update({"current-schema-id": before}))
+        commit()
+
+    at_next_commit(monkeypatch, undo)
+    assert upserts.compact(groups).dropped == len(groups)
+    upserts.check()
+
+
+def test_new_files_that_a_vacuum_removed_are_not_committed(upserts, monkeypatch):
+    upserts.run(epochs=4)
+    real = compaction.check_version
+
+    def vacuum(*given):
+        for file in upserts.unnamed():
+            Path(file).unlink()
+        real(*given)
+
+    groups = upserts.groups()
+    monkeypatch.setattr(compaction, "check_version", vacuum)
+    with pytest.raises(CommitRejected, match="the driver cannot find"):
+        upserts.compact(groups)
+    upserts.check()
+
+
+def test_a_refusal_is_certain_and_ends_the_attempts_of_a_stream(upserts, monkeypatch):
+    upserts.run(epochs=4)
+
+    def refuse(*_):
+        raise ForbiddenError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pyiceberg.catalog.sql.SqlCatalog.commit_table", refuse)
+        with pytest.raises(SinkError, match="the catalog refuses the compaction"):
+            upserts.compact()
+    upserts.check()
+    assert upserts.unnamed() == set()
+    assert compact_next_group(upserts.options) == Compacted()
+
+
+def test_files_that_are_gone_cost_their_group_and_not_the_command(tmp_path):
+    upserts = Upserts(tmp_path)
+    upserts.run(epochs=4)
+    groups = upserts.groups()
+    upserts.compact(groups)
+    assert [(done.groups, done.dropped) for done in compact_in_steps(upserts.options, groups)] == [
+        (0, len(groups))
+    ]
 
 
 def test_an_interrupt_while_the_commit_is_sent_removes_no_file_of_the_table(upserts, monkeypatch):
