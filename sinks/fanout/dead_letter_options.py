@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, InstanceOf, model_validator
@@ -35,12 +36,13 @@ class BadRecordLimit:
 
     Attributes:
         text: The option as it was written.
-        most: The number, inclusive; or, if `is_share`, the greatest share of all rows, 0 to 1.
+        most: The number, inclusive; or, if `is_share`, the greatest share of all rows, 0 to 1. It is
+            exact: as a float, 29% of 100 rows would be fewer than 29.
         is_share: True for a share.
     """
 
     text: str
-    most: float
+    most: Fraction
     is_share: bool
 
     @classmethod
@@ -54,8 +56,8 @@ class BadRecordLimit:
         if match is None or (match[2] and not match[3]):
             raise ValueError("write a number of records, such as 10, or a share, such as 1%")
         if not match[3]:
-            return cls(str(text), int(match[1]), is_share=False)
-        share = float(f"{match[1]}{match[2] or ''}") / 100
+            return cls(str(text), Fraction(match[1]), is_share=False)
+        share = Fraction(f"{match[1]}{match[2] or ''}") / 100
         if share > 1:
             raise ValueError("a share is 100% at most")
         return cls(str(text), share, is_share=True)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.conform import twins
 from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
 from krishiv_spark.sinks.base import Epoch, OutputMode, Ownership, Task
 from krishiv_spark.sinks.fanout.dead_letter_options import (
@@ -148,9 +149,14 @@ class LetterColumns:
         """Refuse a frame without the columns of dead letters.
 
         Raises:
-            SchemaError: If `_error` or `_raw` is missing, one has another type, or no column is
-                left for the rows.
+            SchemaError: If `_error` or `_raw` is missing, one has another type, two columns differ
+                only in case, or no column is left for the rows.
         """
+        if (same := twins(self._schema.names)) is not None:
+            raise SchemaError(
+                f"the columns {same[0]!r} and {same[1]!r} have one name, or differ only in case, "
+                "and one of them would be lost: give one of them another name"
+            )
         for name in (ERROR, RAW):
             if name not in self._places:
                 raise SchemaError(
@@ -163,7 +169,7 @@ class LetterColumns:
             if not _is_kind(kind, name):
                 wanted = " or ".join(_COLUMNS[name])
                 raise SchemaError(f"column {name!r} is {kind}, but must be {wanted}: cast it")
-        if "_raw_key" in self._schema.names:
+        if "_raw_key" in map(str.lower, self._schema.names):
             raise SchemaError(
                 "a record with a bad key has no _raw, and its value would be lost: select "
                 "'coalesce(_raw, value) AS _raw', and leave out the column _raw_key"

@@ -135,6 +135,10 @@ def test_secrets_of_both_targets_are_known(monkeypatch):
             "'_error' is int64, but must be STRING",
         ),
         ([*[*COLUMNS][:3], pa.field("_source", pa.string())], "'_source' is string"),
+        ([*COLUMNS, pa.field("_ERROR", pa.string())], "'_error' and '_ERROR' have one name"),
+        ([*COLUMNS, pa.field("_error", pa.string())], "'_error' and '_error' have one name"),
+        ([*COLUMNS, pa.field("_RAW", pa.binary())], "'_raw' and '_RAW' have one name"),
+        ([*COLUMNS, pa.field("ID", pa.int64())], "'id' and 'ID' have one name"),
         ([*[*COLUMNS][:3], pa.field("_source", pa.struct([("tpic", pa.string())]))], "'_source'"),
     ],
 )
@@ -143,8 +147,9 @@ def test_frames_without_the_columns_are_refused(columns, said, tmp_path):
         writer(into_folders(tmp_path), pa.schema(columns)).check()
 
 
-def test_a_bad_key_whose_value_would_be_lost_is_refused(tmp_path):
-    columns = COLUMNS.append(pa.field("_raw_key", pa.binary()))
+@pytest.mark.parametrize("name", ["_raw_key", "_RAW_KEY"])
+def test_a_bad_key_whose_value_would_be_lost_is_refused(tmp_path, name):
+    columns = COLUMNS.append(pa.field(name, pa.binary()))
     with pytest.raises(SchemaError, match=r"select 'coalesce\(_raw, value\) AS _raw'"):
         writer(into_folders(tmp_path), columns).check()
 
@@ -238,6 +243,9 @@ def test_one_intent_names_both_and_counts_reasons(tmp_path):
         ("0.5 %", 6, 1000, False),
         ("10%", 0, 0, True),
         ("100%", 5, 5, True),
+        ("29%", 29, 100, True),  # 0.29 * 100 < 29
+        ("0.7%", 7, 1000, True),
+        ("29%", 30, 100, False),
     ],
 )
 def test_limits_are_inclusive(text, bad, rows, is_allowed):
