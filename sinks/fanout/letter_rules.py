@@ -20,6 +20,15 @@ RAW, ERROR, RULE, SOURCE = "_raw", "_error", "_rule", "_source"
 LETTER_COLUMNS = (RAW, ERROR, RULE, SOURCE)
 """Columns that only dead letters have: the value, the reason, the rule, and the position."""
 
+_BROKEN = "_krishiv_broken_rule"
+
+_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Options of a row as JSON. By default, Spark drops microseconds and columns that are null."""
+
 
 def with_rules(frame: DataFrame, **rules: str) -> DataFrame:
     """Return a frame in which each row that breaks a rule is a dead letter.
@@ -56,17 +65,21 @@ def with_rules(frame: DataFrame, **rules: str) -> DataFrame:
         raise SchemaError("with_rules: the frame has no column besides those of dead letters")
 
     fields = [F.col(f"`{name.replace('`', '``')}`") for name in own]
-    broken, reason = _first_broken(rules)
-    value = F.to_json(F.struct(*fields)).cast("binary")
+    broken = _first_broken(rules)
     if ERROR in given:
         broken = F.when(F.col(given[ERROR]).isNull(), broken)
+    # In a column of its own, Spark evaluates it once: three evaluations of a condition with a
+    # random number or a clock would make dead letters without a value or a rule.
+    checked = frame.select("*", broken.alias(_BROKEN))
+    broken = F.col(_BROKEN)
+    value, reason = F.to_json(F.struct(*fields), _JSON).cast("binary"), _reason_of(broken, rules)
     found = {RAW: F.when(broken.isNotNull(), value), ERROR: reason, RULE: broken}
     for name, column in found.items():
         if name in given:
             kind = "binary" if name == RAW else "string"
             found[name] = F.coalesce(F.col(given[name]).cast(kind), column)
     source = [F.col(given[SOURCE])] if SOURCE in given else []
-    made = frame.select(*fields, *(found[name].alias(name) for name in found), *source)
+    made = checked.select(*fields, *(found[name].alias(name) for name in found), *source)
     # Spark refuses two observations of one name in a query.
     counts = _count_letters(rules, is_first=RULE not in given)
     return made.observe(f"{OBSERVED_LETTERS}{uuid.uuid4().hex[:12]}", *counts)
@@ -88,17 +101,26 @@ def _count_letters(rules: Mapping[str, str], *, is_first: bool) -> list[Column]:
     return [*found, F.count_if(plain & F.lit(is_first)).alias("(bad record)")]
 
 
-def _first_broken(rules: Mapping[str, str]) -> tuple[Column, Column]:
-    """Return the name of the first rule that a row breaks, and the reason; null for none."""
+def _first_broken(rules: Mapping[str, str]) -> Column:
+    """Return the name of the first rule that a row breaks; null for none."""
     from pyspark.sql import functions as F  # noqa: N812  Spark's usual name
 
-    broken = reason = F.lit(None).cast("string")
+    broken = F.lit(None).cast("string")
     for name, condition in reversed([*rules.items()]):
         is_broken = ~F.coalesce(F.expr(condition), F.lit(False))  # noqa: FBT003  Spark's function
         broken = F.when(is_broken, F.lit(name)).otherwise(broken)
+    return broken
+
+
+def _reason_of(broken: Column, rules: Mapping[str, str]) -> Column:
+    """Return the reason by the name of a rule; null for none."""
+    from pyspark.sql import functions as F  # noqa: N812  Spark's usual name
+
+    reason = F.lit(None).cast("string")
+    for name, condition in reversed([*rules.items()]):
         text = F.lit(f"the rule {name} is not true: {condition}")
-        reason = F.when(is_broken, text).otherwise(reason)
-    return broken, reason
+        reason = F.when(broken == name, text).otherwise(reason)
+    return reason
 
 
 def _check_rules(rules: Mapping[str, object]) -> None:

@@ -1,5 +1,6 @@
 """Dead letters in real queries: each record is in exactly one of two targets, also after kills."""
 
+import json
 from collections import Counter
 from contextlib import closing
 
@@ -187,3 +188,25 @@ def test_kills_lose_and_repeat_no_record_of_a_topic_nor_its_letters_in_a_folder(
     assert_each_once(numbers(records_of(two_topics, "target")), good, "Kafka")
     letters = letters_of(tmp_path / "dead")
     assert_each_once(numbers(each["value"] for each in letters), range(0, 1000, BAD), "letters")
+
+
+def test_a_rule_is_evaluated_once_for_each_row(spark):
+    """With more evaluations, a rule with a random number makes letters without value or rule."""
+    rows = krishiv_spark.with_rules(spark.range(1000), coin="rand() < 0.5").collect()
+    letters = [row for row in rows if row["_error"] is not None]
+    assert 350 < len(letters) < 650
+    assert {row["_rule"] for row in letters} == {"coin"}
+    assert all(row["_raw"] == b'{"id":%d}' % row["id"] for row in letters)
+    good = [row for row in rows if row["_error"] is None]
+    assert {(row["_raw"], row["_rule"]) for row in good} == {(None, None)}
+
+
+def test_a_kept_row_has_its_microseconds_and_nulls(spark):
+    frame = spark.sql(
+        "SELECT 1 AS id, TIMESTAMP_NTZ '2026-01-02 03:04:05.123456' AS at, "
+        "timestamp_micros(1234567) AS made, CAST(NULL AS STRING) AS name"
+    )
+    (row,) = krishiv_spark.with_rules(frame, never="id > 1").collect()
+    found = json.loads(row["_raw"])
+    assert (found["id"], found["at"], found["name"]) == (1, "2026-01-02T03:04:05.123456", None)
+    assert found["made"].partition(".")[2].startswith("234567")
