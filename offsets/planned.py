@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from krishiv_spark.offsets.offset import Value
 
-__all__ = ["PlannedOffsets", "part_of_query", "whole_query"]
+__all__ = ["ROWS", "PlannedOffsets", "part_of_query", "whole_query"]
 
 
 _LONGEST_SHOWN = 4096
@@ -151,6 +151,10 @@ def _digest(offsets: Mapping[str, str]) -> str:
     # bits are enough, since no party gains by a forged one; sources are in Spark's order, which is
     # a part of their identity.
     return sha256(json.dumps(offsets).encode()).hexdigest()[:24]
+
+
+ROWS = "rows"
+"""Route of the rows of a sink with dead letters. Targets know the query by it: it never changes."""
 
 
 def part_of_query(query: str, route: str) -> str:

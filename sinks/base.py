@@ -222,6 +222,14 @@ class TwoPhaseCommitter(Publisher[StagedT]):
         del query
         return None
 
+    def has_epochs(self, query: str) -> bool:
+        """Return True if the target has an epoch of a query, also of one with another log. Planner.
+
+        Called with the name by which the sink would know a numbered batch with other options, and
+        changes nothing. False is correct if that is not known.
+        """
+        return self.peek_committed(query) is not None
+
     @abstractmethod
     def discard(self, staged: Sequence[StagedT]) -> None:
         """Remove staged data that will never be published.

@@ -106,6 +106,10 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         log = self.log(query)
         check_target(log, Claim(query=query, target=self.participant.target()), log.state())
 
+    def has_epochs(self, query: str) -> bool:
+        """Return True if the target itself shows an epoch of a query. Planner."""
+        return self.participant.has_epochs(query)
+
     def check_owner(self, epoch: Epoch) -> None:
         """Raise an error in a fenced driver, which would fence its successor at its next epoch."""
         if epoch.generation is not None:

@@ -258,6 +258,10 @@ class Participant(ABC, Generic[ModelT]):
         del query
         return None
 
+    def has_epochs(self, query: str) -> bool:
+        """Return True if the target shows an epoch of a query, whatever its log is. Planner."""
+        return self.newest_epoch(query) is not None or self.newest_generation(query) is not None
+
     def contains(self, epoch: Epoch, staged: Sequence[ModelT]) -> bool | None:
         """Return False if the target certainly lacks an epoch that was finished. Planner.
 

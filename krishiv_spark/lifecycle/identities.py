@@ -21,10 +21,10 @@ from typing import Any, ClassVar, NamedTuple, final
 
 from pyspark import TaskContext
 
-from krishiv_spark.errors import Fenced, LogError, OptionError
+from krishiv_spark.errors import CheckpointMismatch, Fenced, LogError, OptionError
 from krishiv_spark.lifecycle.plans import Plan, Staged
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
-from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.offsets.planned import ROWS, PlannedOffsets, part_of_query
 from krishiv_spark.sinks.base import (
     CommittedEpoch,
     Epoch,
@@ -377,10 +377,42 @@ class NumberedEpoch(_JobEpoch):
     def check_before_begin(
         self, writer: Writer[Any, Any], committer: Publisher[Any], epoch: Epoch
     ) -> Plan | None:
-        del writer
-        return self._skip(committer, epoch) if isinstance(committer, SupportsGenerations) else None
+        if isinstance(committer, SupportsGenerations):
+            return self._skip(writer, committer, epoch)
+        if isinstance(committer, TwoPhaseCommitter):
+            self._check_division(writer, committer, committer.peek_committed(epoch.query))
+        return None
 
-    def _skip(self, committer: Publisher[Any], epoch: Epoch) -> Plan | None:
+    def _check_division(
+        self, writer: Writer[Any, Any], committer: Publisher[Any], committed: CommittedEpoch | None
+    ) -> None:
+        """Refuse a sink that became a fan-out, or stopped being one, under one name.
+
+        Its target has the batches under the id of a part of the name, or of the whole, and would be
+        asked for the other: a repeated batch would be written twice. A sink with a batch under its
+        own id was checked at its first one.
+
+        Raises:
+            CheckpointMismatch: If the target has batches under the other id.
+        """
+        if committed is not None or not isinstance(committer, TwoPhaseCommitter):
+            return
+        divides = writer.divides_queries
+        if not committer.has_epochs(self.query if divides else part_of_query(self.query, ROWS)):
+            return
+        before, now = ("without", "with") if divides else ("with", "without")
+        raise CheckpointMismatch(
+            f"batch {self.number} of {self.query}: the target has batches of this name that were "
+            f"written {before} 'deadLetters.*' or the routes of a fan-out, and this one would be "
+            f"written {now} them: a repeated batch would not be recognized, and its rows would be "
+            "written twice. Nothing was written. Ways on: restore the options; or, once the newest "
+            "batch is completed and will not be repeated, give the output another name "
+            "('txnAppId', or 'query' of each_batch())"
+        )
+
+    def _skip(
+        self, writer: Writer[Any, Any], committer: Publisher[Any], epoch: Epoch
+    ) -> Plan | None:
         """Return a plan without a new owner if the sink has the batch; refuse one that misfits."""
         from krishiv_spark.sinks.logged import LogCommitter, LostIntentError
 
@@ -394,6 +426,7 @@ class NumberedEpoch(_JobEpoch):
             if newest != self.number:
                 raise  # committing a later batch instead would leave a gap
             return None  # `begin` voids the intent, and the batch is written again
+        self._check_division(writer, committer, committed)
         recorded = self._check(epoch, committed)
         if not is_done(self.job, committed):
             return None

@@ -17,14 +17,15 @@ from pydantic import BeforeValidator, Field, InstanceOf, model_validator
 from typing_extensions import Self, override
 
 from krishiv_spark.errors import OptionError
+from krishiv_spark.offsets.planned import ROWS
 from krishiv_spark.options.model import OptionFault
 from krishiv_spark.sinks.fanout.options import FanoutOptions, by_route, kind_of_route, naming
 from krishiv_spark.sinks.options import LogPlaceOptions
 
 __all__ = ["DEAD_LETTERS", "ROWS", "BadRecordLimit", "DeadLetterOptions"]
 
-ROWS, DEAD_LETTERS = "rows", "dead_letters"
-"""Names of the routes. The targets know the query by them, so they never change."""
+DEAD_LETTERS = "dead_letters"
+"""Route of the dead letters. Their target knows the query by it, so it never changes."""
 
 _PREFIX = "deadLetters."
 _OF_ROUTE = {ROWS: f"route.{ROWS}.", DEAD_LETTERS: f"route.{DEAD_LETTERS}."}

@@ -192,6 +192,10 @@ class FanoutParticipant(Participant[StagedParts]):
             for record in part.records(part_of_query(query, route))
         ]
 
+    def has_epochs(self, query: str) -> bool:
+        """Planner: return True if a target has an epoch of a query of exactly this name."""
+        return any(part.has_epochs(query) for part in self._parts.values())
+
     def targets_without(self, epoch: Epoch, staged: Sequence[StagedParts]) -> Sequence[str] | None:
         """Planner: return the targets of each part without the epoch."""
         lacking, is_unknown = [], False

@@ -143,6 +143,10 @@ class TableParticipant(Participant[StagedT]):
             return True
         return has_pointer(self.folder.meta(query))
 
+    def has_epochs(self, query: str) -> bool:
+        """Planner: return True if the table has files of a query."""
+        return any(True for _ in self._files_of(query))
+
     def verify_empty_log(self, query: str) -> None:
         """Planner: check that a stream without a log has no files in the table."""
         for name, _ in self._files_of(query):

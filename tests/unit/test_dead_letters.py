@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from iceberg_life import table_of
 from letter_life import COLUMNS, LetterLife, column_of, into_folders, mixed
+from numbered_jobs import make_job_options, run_job
 from small_disks import fill
 
 from krishiv_spark.cli import main
@@ -25,10 +26,11 @@ from krishiv_spark.errors import (
     SchemaError,
     StorageError,
 )
-from krishiv_spark.formats import find_format
+from krishiv_spark.formats import IcebergDataSource, ParquetDataSource, find_format
 from krishiv_spark.lifecycle import resumption
 from krishiv_spark.lifecycle.errors import explain_disk_full
 from krishiv_spark.lifecycle.plans import PlanningFailed
+from krishiv_spark.offsets import open_log
 from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.fanout.dead_letter_options import BadRecordLimit, DeadLetterOptions
@@ -359,6 +361,51 @@ def test_a_copied_checkpoint_gains_dead_letters(tmp_path, name):
     letters(gained, 2, 20, 10, [25])
     assert rows_of(tmp_path, name) == [n for n in range(30) if n != 25]
     assert column_of(tmp_path / "dead", '"offset"') == [25]
+
+
+# --- one name of numbered batches, with and without dead letters
+
+
+def run_batch(place, name, number, first, *, letters, **more):
+    """A batch of ten rows, of which the first is a dead letter if there may be some."""
+    restart()
+    open_log.cache_clear()
+    if name == "krishiv-iceberg":
+        source, options = IcebergDataSource, into_tables(place, letters=letters)
+    else:
+        source = ParquetDataSource
+        options = into_folders(place) if letters else {"path": str(place / "rows")}
+    options |= {"checkpointLocation": str(place / "checkpoint")}
+    numbers = [*range(first, first + 10)]
+
+    def to_row(n):
+        return (n, b"value", "bad" if n == first else None) if letters else (n,)
+
+    columns = [("id", pa.int64()), ("_raw", pa.binary()), ("_error", pa.string())]
+    schema = pa.schema(columns if letters else columns[:1])
+    options |= {**make_job_options("load", number), **more}
+    run_job(source, options, numbers, schema=schema, row=to_row)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("gains", [True, False])
+@pytest.mark.parametrize("name", ["krishiv-parquet", "krishiv-iceberg"])
+def test_a_numbered_batch_that_gains_or_drops_dead_letters_is_refused(
+    tmp_path, name, gains, number
+):
+    """The target knows the batch by another id, and may be asked for it again after a crash."""
+    run_batch(tmp_path, name, 1, 10, letters=not gains)
+    before = rows_of(tmp_path, name)
+    said = f"would be written {'with' if gains else 'without'} them"
+    with pytest.raises(PlanningFailed, match=f"CheckpointMismatch: .*{said}"):
+        run_batch(tmp_path, name, number, 10 * number, letters=gains)
+    assert rows_of(tmp_path, name) == before
+    for again in (1, 2, 2, 3):  # as before
+        run_batch(tmp_path, name, again, 10 * again, letters=not gains)
+    lacking = set() if gains else {10, 20, 30}
+    assert rows_of(tmp_path, name) == [n for n in range(10, 40) if n not in lacking]
+    run_batch(tmp_path, name, 4, 40, letters=gains, txnAppId="other")
+    assert len(rows_of(tmp_path, name)) == (39 if gains else 37)
 
 
 # --- the command line
