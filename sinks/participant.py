@@ -259,7 +259,7 @@ class Participant(ABC, Generic[ModelT]):
         return None
 
     def has_epochs(self, query: str) -> bool:
-        """Return True if the target shows an epoch of a query, whatever its log is. Planner."""
+        """Return True if the target itself shows an epoch of a query. Planner."""
         return self.newest_epoch(query) is not None or self.newest_generation(query) is not None
 
     def contains(self, epoch: Epoch, staged: Sequence[ModelT]) -> bool | None:

@@ -37,8 +37,8 @@ class BadRecordLimit:
 
     Attributes:
         text: The option as it was written.
-        most: The number, inclusive; or, if `is_share`, the greatest share of all rows, 0 to 1. It is
-            exact: as a float, 29% of 100 rows would be fewer than 29.
+        most: The number, inclusive; or, if `is_share`, the greatest share of all rows, 0 to 1,
+            which is exact: as a float, 29% of 100 rows would be fewer than 29.
         is_share: True for a share.
     """
 

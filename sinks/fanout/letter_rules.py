@@ -68,7 +68,7 @@ def with_rules(frame: DataFrame, **rules: str) -> DataFrame:
     broken = _first_broken(rules)
     if ERROR in given:
         broken = F.when(F.col(given[ERROR]).isNull(), broken)
-    # In a column of its own, Spark evaluates it once: three evaluations of a condition with a
+    # As an inner column it is evaluated once: three evaluations of a condition with a
     # random number or a clock would make dead letters without a value or a rule.
     checked = frame.select("*", broken.alias(_BROKEN))
     broken = F.col(_BROKEN)
