@@ -192,6 +192,68 @@ def test_a_missing_column_takes_its_default():
 
 
 INT = pa.array([1], pa.int32())
+FIXED = {"type": "fixed", "name": "F", "size": 4}
+ENUM = {"type": "enum", "name": "E", "symbols": ["X", "Y"]}
+INNER = record(of("x", "int"), of("y", ["null", FIXED], default=None), name="I")
+BAD_DEFAULTS = [  # the type, its default, and the field at fault
+    (FIXED, "abc", "d"),
+    (FIXED, "abcdef", "d"),
+    (["null", FIXED], "abc", "d"),
+    ({**FIXED, "logicalType": "decimal", "precision": 3, "scale": 0}, "\u0001", "d"),
+    ("int", 2**31, "d"),
+    ("long", 2**63, "d"),
+    ("float", 1e39, "d"),
+    ("double", "NaN", "d"),
+    ("float", True, "d"),
+    ("string", "\ud800", "d"),
+    ("bytes", "\u0100", "d"),
+    (ENUM, "Z", "d"),
+    ({"type": "array", "items": "int"}, [1, "x"], "d"),
+    ({"type": "map", "values": ENUM}, {"k": "Z"}, "d"),
+    (INNER, {}, "d"),
+    (INNER, {"x": 1, "y": "abc"}, "d.y"),
+]
+
+
+@pytest.mark.parametrize(("kind", "default", "field"), BAD_DEFAULTS)
+def test_a_default_that_is_no_value_of_its_type_is_refused_by_name(kind, default, field):
+    # Written anyway, one of another size shifts the fields after it.
+    schema = record(of("d", kind, default=default), of("a", "int"))
+    with pytest.raises(SchemaError, match=rf"field {field} of the Avro|Default value"):
+        write(schema, struct(a=INT))
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ([ENUM, "string"], "Z"),
+        (["int", "long"], 2**31),
+        (["null", FIXED, "bytes"], "abc"),
+        ([INNER, {"type": "map", "values": "int"}], {"z": 1}),
+        ("float", 3.4028235e38),
+        ("double", float("inf")),
+        ("int", -(2**31)),
+        ("long", 2**63 - 1),
+        (FIXED, "abc\u00ff"),
+    ],
+)
+def test_a_default_is_that_of_the_first_branch_that_takes_it(kind, default):
+    schema = record(of("d", kind, default=default), of("a", "int"))
+    [found] = read(schema, write(schema, struct(a=INT)))
+    value = found["d"].decode("latin-1") if isinstance(found["d"], bytes) else found["d"]
+    assert found["a"] == 1
+    assert value == pytest.approx(default)
+
+
+def test_a_field_that_is_there_twice_is_refused():
+    inner = pa.StructArray.from_arrays(
+        [INT, pa.array(["x"])], fields=[pa.field("b", pa.int32()), pa.field("b", pa.string())]
+    )
+    schema = record(of("a", record(of("b", "int"), name="B")))
+    with pytest.raises(SchemaError, match=r"column 'a.b' is there 2 times"):
+        write(schema, struct(a=inner))
+
+
 BAD = {
     "no default": (record(of("a", "int"), of("b", "int")), struct(a=INT), "'b'.*no default"),
     "no field": (record(of("price", "int")), struct(prise=INT), "'prise' is no field.*'price'"),

@@ -13,7 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.avro_program import describe, encode_default
+from krishiv_spark.kafka.schemas.avro_defaults import encode_default
+from krishiv_spark.kafka.schemas.avro_program import describe
 from krishiv_spark.kafka.schemas.avro_types import MISSING, AvroField, AvroType, find_single_type
 from krishiv_spark.messages.suggestions import did_you_mean
 
@@ -286,6 +287,8 @@ class _EncodeCompiler:
             raise self._mismatch(of, kind)
         node.kind = "struct"
         columns = {each.name: each.type for each in kind}
+        if len(columns) < kind.num_fields:
+            raise self._repeated([each.name for each in kind])
         names = [each.name for each in of.fields]
         for name in columns:
             if name not in names:
@@ -309,7 +312,7 @@ class _EncodeCompiler:
                 f"there is no column {self.path!r}, and the field {each.name} of the Avro record "
                 f"{of.name} has no default: add the column"
             )
-        self.write(encode_default(each.default, each.type))
+        self.write(encode_default(each, self.path))
 
     def _emit_list(self, of: AvroType, kind: pa.DataType, node: Node) -> None:
         is_map = of.kind == "map"
@@ -343,6 +346,13 @@ class _EncodeCompiler:
     def _where(self, name: str | None = None) -> str:
         path = [*self._path, *([] if name is None else [name])]
         return f"column {'.'.join(path)!r}" if path else "the value"
+
+    def _repeated(self, names: list[str]) -> SchemaError:
+        name = next(each for each in names if names.count(each) > 1)
+        return SchemaError(
+            f"{self._where(name)} is there {names.count(name)} times, and a field of an Avro "
+            "record has one value: rename or drop the others"
+        )
 
     def _mismatch(self, of: AvroType, kind: pa.DataType) -> SchemaError:
         return SchemaError(

@@ -7,7 +7,6 @@ error of the records that use it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +16,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.errors import SchemaError
+from krishiv_spark.kafka.schemas.avro_defaults import encode_default
 from krishiv_spark.kafka.schemas.avro_types import MISSING, AvroField, AvroType, find_single_type
 
-__all__ = ["Column", "Op", "Program", "compile_program", "describe", "encode_default"]
+__all__ = ["Column", "Op", "Program", "compile_program", "describe"]
 
 
 class Op:
@@ -360,7 +360,7 @@ class _Compiler:
                 "has no default for it"
             )
         start = len(self.constants)
-        self.constants += encode_default(of.default, of.type)
+        self.constants += encode_default(of, ".".join(self._path))
         self.add(Op.CONSTANT, start, len(self.constants))
         self.emit(of.type, of.type, column)
         self.add(Op.RETURN)
@@ -427,7 +427,6 @@ class _Compiler:
         )
 
 
-_MORE = 0x80  # of a byte of a number: more follow
 _SIZES = {"boolean": 1, "float": 4, "double": 8}
 
 
@@ -470,68 +469,3 @@ def describe(of: AvroType) -> str:
     if of.kind == "fixed":
         return f"fixed {of.name} of {of.size} bytes"
     return f"{of.kind} {of.logical or of.name}".rstrip()
-
-
-# --- defaults, which a schema has as JSON
-
-
-def encode_default(value: Any, of: AvroType) -> bytes:
-    """Encode the JSON default of a field; of a union, as its first branch that takes the value."""
-    kind = of.kind
-    if kind == "union":
-        number = next((n for n, each in enumerate(of.items) if _takes(value, each)), 0)
-        return _zigzag(number) + encode_default(value, of.items[number])
-    if kind == "record":
-        return b"".join(encode_default(_of_field(value, each), each.type) for each in of.fields)
-    if kind in {"array", "map"}:
-        pairs = value.items() if kind == "map" else (("", each) for each in value)
-        keys = kind == "map"
-        items = (
-            (_sized(k.encode()) if keys else b"") + encode_default(v, of.items[0]) for k, v in pairs
-        )
-        return (_zigzag(len(value)) + b"".join(items) if value else b"") + b"\0"
-    return _encode_scalar(value, of)
-
-
-def _encode_scalar(value: Any, of: AvroType) -> bytes:  # noqa: PLR0911  one per type
-    if of.kind in _NUMBERS:
-        return _zigzag(value)
-    if of.kind in {"float", "double"}:
-        return struct.pack("<f" if of.kind == "float" else "<d", value)
-    if of.kind == "boolean":
-        return bytes([value])
-    if of.kind == "enum":
-        return _zigzag(of.symbols.index(value))
-    if of.kind == "string":
-        return _sized(value.encode())
-    if of.kind == "bytes":
-        return _sized(value.encode("latin-1"))
-    return value.encode("latin-1") if of.kind == "fixed" else b""
-
-
-def _of_field(value: Any, of: AvroField) -> Any:
-    return value.get(of.name, of.default)
-
-
-def _takes(value: Any, of: AvroType) -> bool:
-    """Return True if a JSON value may be one of a type."""
-    kinds: dict[str, Any] = {
-        "null": type(None), "boolean": bool, "int": int, "long": int, "float": (int, float),
-        "double": (int, float), "array": list, "map": dict, "record": dict,
-    }  # fmt: skip
-    is_number = isinstance(value, bool) and of.kind != "boolean"
-    return isinstance(value, kinds.get(of.kind, str)) and not is_number
-
-
-def _zigzag(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value >= _MORE:
-        out.append(value & (_MORE - 1) | _MORE)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _sized(value: bytes) -> bytes:
-    return _zigzag(len(value)) + value
