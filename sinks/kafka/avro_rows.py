@@ -54,7 +54,8 @@ class AvroColumns:
         """Return the columns of rows.
 
         Raises:
-            SchemaError: If a column that is to be encoded is missing.
+            SchemaError: If a column that is to be encoded is missing, or one of Kafka's columns is
+                spelled in another case.
         """
         kinds: dict[Part, pa.DataType] = {}
         fields, left = None, list(schema)
@@ -65,6 +66,7 @@ class AvroColumns:
                     "there are no columns for the Avro value: all of them are columns of a record "
                     "of Kafka. Put the fields into a STRUCT 'value'"
                 )
+            _check_case(of_value)
             fields, kinds["value"] = tuple(each.name for each in of_value), pa.struct(of_value)
             left = [each for each in schema if each.name in _OTHERS]
             left.append(pa.field("value", pa.binary()))
@@ -87,6 +89,17 @@ class AvroColumns:
         columns = [batch.column(name) for name in self.fields]
         fields = [batch.schema.field(name) for name in self.fields]
         return pa.StructArray.from_arrays(columns, fields=fields)
+
+
+def _check_case(of_value: Iterable[pa.Field]) -> None:
+    """Refuse one of Kafka's columns in another case: as a field, no record would have it."""
+    for each in of_value:
+        name = each.name.lower()
+        if name in {*_OTHERS, "value"}:
+            raise SchemaError(
+                f"column {each.name!r} would be a field of the Avro value, and Kafka's column is "
+                f"{name!r}: rename it to {name!r}, or put the fields into a STRUCT 'value'"
+            )
 
 
 # --- planner

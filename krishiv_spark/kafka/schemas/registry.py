@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError
+from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
 from krishiv_spark.messages.redaction import redact
 from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.options import Duration
@@ -287,7 +288,7 @@ class SchemaRegistry:
             schema = Schema(text, "AVRO")
             given = self._ask(what, partial(request, subject, schema), _AT_START_S, verb)
             known = self.find(given)
-            if _to_canonical(known.text) != _to_canonical(text):
+            if not _is_same(known, text):
                 raise SchemaError(
                     f"the schema registry {self._settings.url} has the id {given} for {what}, but "
                     f"returns another schema for this id: {known.text[:200]}"
@@ -378,11 +379,24 @@ class SchemaRegistry:
         )
 
 
+def _is_same(known: RegisteredSchema, text: str) -> bool:
+    """Return True if a schema of the registry describes the bytes that another one writes."""
+    if _to_canonical(known.text) != _to_canonical(text):
+        return False
+    return _to_meaning(parse_avro_schema(known.text)) == _to_meaning(parse_avro_schema(text))
+
+
 def _to_canonical(text: str) -> str:
     """Return the parsing canonical form of an Avro schema, which defines what is written."""
     from fastavro.schema import parse_schema, to_parsing_canonical_form
 
     return str(to_parsing_canonical_form(parse_schema(json.loads(text))))
+
+
+def _to_meaning(of: AvroType) -> tuple[object, ...]:
+    """Return what the canonical form leaves out: in which unit a number is, and its scale."""
+    inner = (*of.items, *(each.type for each in of.fields))
+    return of.kind, of.logical, of.scale, *map(_to_meaning, inner)
 
 
 def _create_client(settings: RegistrySettings) -> Any:
