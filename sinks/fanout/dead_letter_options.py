@@ -6,6 +6,7 @@ the prefix. Both share one epoch log.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -21,6 +22,7 @@ from krishiv_spark.offsets.planned import ROWS
 from krishiv_spark.options.model import OptionFault
 from krishiv_spark.sinks.fanout.options import FanoutOptions, by_route, kind_of_route, naming
 from krishiv_spark.sinks.options import LogPlaceOptions
+from krishiv_spark.storage.paths import url_scheme
 
 __all__ = ["DEAD_LETTERS", "ROWS", "BadRecordLimit", "DeadLetterOptions"]
 
@@ -79,6 +81,7 @@ class DeadLetterOptions(FanoutOptions):
     routes: Annotated[Mapping[str, Mapping[str, InstanceOf[str]]], BeforeValidator(by_route)] = (
         Field(
             default={},
+            repr=False,
             validation_alias="deadLetters.<option>",
             description="Target of the rows whose column `_error` is not null: its format, "
             "`deadLetters.format`, and the options of that format.",
@@ -111,7 +114,7 @@ class DeadLetterOptions(FanoutOptions):
                 "the dead letters need a target: set 'deadLetters.format', such as "
                 "krishiv-parquet, and its options, such as 'deadLetters.path'"
             )
-        if dead.items() <= rows.items():
+        if dead.items() <= rows.items() or _is_same_place(rows, dead):
             raise ValueError(
                 "the options 'deadLetters.*' name the target of the rows: give the dead letters "
                 "another path, table or topic"
@@ -186,6 +189,23 @@ class DeadLetterOptions(FanoutOptions):
 
 def _lower(options: Mapping[str, str]) -> dict[str, str]:
     return {key.lower(): str.__str__(text) for key, text in options.items()}
+
+
+def _is_same_place(rows: Mapping[str, str], dead: Mapping[str, str]) -> bool:
+    """Return True if both targets are one folder, or one is within the other."""
+    kinds = {rows.get("format", "").lower(), dead["format"].lower()}
+    if kinds != {"krishiv-parquet"} or "path" not in rows or "path" not in dead:
+        return False
+    one, other = _place(rows["path"]), _place(dead["path"])
+    return one.startswith(other) or other.startswith(one)
+
+
+def _place(path: str) -> str:
+    """Return a folder in one form, with a slash at its end."""
+    scheme = url_scheme(path)
+    rest = path if scheme is None else path[len(scheme) + 1 :]
+    kept = "" if scheme in {None, "file"} else f"{scheme}://"
+    return f"{kept}{posixpath.normpath('/' + rest.lstrip('/')).rstrip('/')}/"
 
 
 def _as_given(text: Any) -> Any:

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, InstanceOf
 from krishiv_spark.arrow.conform import twins
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.messages.suggestions import suggest
+from krishiv_spark.options import Options
 from krishiv_spark.runtime.lazy import find_format, route_names
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.logged_writer import LoggedWriter
@@ -138,11 +139,17 @@ class FanoutOptions(LogPlaceOptions):
     def secrets(self) -> set[str]:
         """Return the secrets, including those of the routes. See `Options`."""
         given = {f"{_PREFIX}{r}.{k}": t for r, own in self.routes.items() for k, t in own.items()}
-        return super().secrets() | {given[key] for key in self.secret_keys(given)} - {""}
+        found = super().secrets() | {given[key] for key in self.secret_keys(given)} - {""}
+        # The sink of a route knows the single secrets in a text, such as the password of a URL.
+        for own in self.routes.values():
+            with contextlib.suppress(OptionError):  # the sink of the route reports its errors
+                found |= _parse_route(own).secrets()
+        return found
 
     routes: Annotated[Mapping[str, Mapping[str, InstanceOf[str]]], BeforeValidator(by_route)] = (
         Field(
             default={},
+            repr=False,
             validation_alias="route.<name>.<option>",
             description="Format of a route, `route.<name>.format`, and the options of that format. "
             "The route receives the rows whose column of this name, a struct of the target's "
@@ -186,6 +193,11 @@ def make_routes(
         with options.naming(name):
             made[name] = _route(options, given, _columns(schema, name), mode, streaming=streaming)
     return made
+
+
+def _parse_route(given: Mapping[str, str]) -> Options:
+    own = {key: text for key, text in given.items() if key.lower() != "format"}
+    return kind_of_route(given).options_type.parse(own, str(given.get("format", FORMAT)))
 
 
 def _require_one(options: FanoutOptions) -> None:

@@ -84,6 +84,42 @@ def test_options_that_are_wrong_are_one_line(case, tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("rows", "dead"),
+    [
+        ("/rows", "/rows/"),
+        ("/rows", "file:///rows"),
+        ("file:/rows", "/rows"),
+        ("/rows", "/x/../rows"),
+        ("/rows", "/rows/dead"),
+        ("/all/rows", "/all"),
+        ("s3://b/rows", "s3://b/rows/dead"),
+    ],
+)
+def test_one_folder_written_in_two_ways_is_one_target(rows, dead):
+    options = {"path": rows, "deadLetters.format": "Krishiv-Parquet", "deadLetters.path": dead}
+    with pytest.raises(OptionError, match="name the target of the rows"):
+        writer(options)
+    options["deadLetters.path"] = dead.replace("rows", "rows2").replace("/all", "/al")
+    writer(options)
+
+
+def test_single_secrets_of_a_target_are_known_and_not_shown():
+    options = {
+        "path": "/rows",
+        "deadLetters.format": "krishiv-kafka",
+        "deadLetters.topic": "dead",
+        "deadLetters.kafka.bootstrap.servers": "h:1",
+        "deadLetters.kafka.security.protocol": "SASL_PLAINTEXT",
+        "deadLetters.kafka.sasl.mechanism": "PLAIN",
+        "deadLetters.kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain."
+        'PlainLoginModule required username="u" password="hunter1";',
+    }
+    _, parsed = find_format("krishiv-parquet").open_sink(options)
+    assert "hunter1" in parsed.secrets()
+    assert "hunter1" not in repr(parsed)
+
+
 @pytest.mark.parametrize("name", ["memory", "console", "fanout"])
 def test_sinks_that_cannot_have_dead_letters_are_named(name):
     with pytest.raises(OptionError, match=f"krishiv-{name}: .*are for krishiv-iceberg, krishiv-k"):
