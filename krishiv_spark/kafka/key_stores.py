@@ -30,7 +30,7 @@ _STORES = {
 
 
 def explain_jks(name: str) -> str:
-    """Return what to do with a JKS store: the command that converts it."""
+    """Return the remedy for a JKS store: the command that converts it."""
     new = name.removesuffix(".jks").removesuffix(".JKS") + ".p12"
     return (
         "JKS is a form that only Java reads. Convert it to PKCS#12, and name that file: keytool "

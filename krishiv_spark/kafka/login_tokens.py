@@ -355,7 +355,7 @@ def _scope_of(login: OAuthLogin) -> dict[str, str]:
 
 
 def _open_session(login: OAuthLogin) -> requests.Session:
-    """Return a session that sends the login to the endpoint only, and repeats what may pass."""
+    """Return a session that sends the login to the endpoint only, and retries transient errors."""
     import requests
     from requests.adapters import HTTPAdapter
     from urllib3.util import Retry

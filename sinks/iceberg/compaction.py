@@ -35,6 +35,7 @@ from krishiv_spark.sinks.iceberg.compaction_groups import (
     Group,
     choose_groups,
     choose_next_group,
+    format_megabytes,
 )
 from krishiv_spark.sinks.iceberg.data_files import write_files
 from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
@@ -63,7 +64,7 @@ __all__ = [
     "read_loads",
 ]
 
-_REFUSED: set[UUID] = set()
+_REFUSING: set[UUID] = set()
 """Tables whose catalog has refused this process a compaction: a stream does not try again."""
 
 _STEP_SIZE = 2**30
@@ -99,7 +100,7 @@ class Compacted:
 
     def __str__(self) -> str:
         before, after = self.files
-        read, written = (f"{size / 2**20:.1f} MB" for size in self.size)
+        read, written = map(format_megabytes, self.size)
         dropped = f"; {self.dropped} groups changed meanwhile" if self.dropped else ""
         return (
             f"compacted {before} data files ({read}) to {after} ({written}); {self.deletes} delete "
@@ -136,7 +137,7 @@ def compact_next_group(options: IcebergSinkOptions) -> Compacted:
         KrishivError: As `Compaction.run`, or if the table cannot be read.
     """
     table = open_own_table(options)
-    if table.metadata.table_uuid in _REFUSED:
+    if table.metadata.table_uuid in _REFUSING:
         return Compacted()
     size = task_table_spec(table, options.target_file_size).file_size
     group = choose_next_group(read_loads(table), size, options.max_compact_size)
@@ -191,27 +192,25 @@ def _parse_filter(text: str, table: Table) -> BooleanExpression:
 def compact_in_steps(options: IcebergSinkOptions, groups: Sequence[Group]) -> Iterator[Compacted]:
     """Compact groups in several commits, and yield the result of each. Operator.
 
-    If the command is interrupted, what was committed stays compacted.
+    If the command is interrupted, the committed groups stay compacted.
 
     Raises:
         KrishivError: As `Compaction.run`, or if the table cannot be read.
     """
     for step in _split_steps(groups):
-        table = open_own_table(options)
-        live = _LiveFiles(table)
-        same = [group for group in step if live.has(group)]
-        done = Compaction(options).run(table, same) if same else Compacted()
-        yield replace(done, dropped=done.dropped + len(step) - len(same))
+        yield Compaction(options).run(open_own_table(options), step)
 
 
 def _split_steps(groups: Sequence[Group]) -> Iterator[list[Group]]:
     """Yield groups whose files have about `_STEP_SIZE` together."""
     step: list[Group] = []
+    size = 0
     for group in groups:
         step.append(group)
-        if sum(load.size for each in step for load in each) >= _STEP_SIZE:
+        size += sum(load.size for load in group)
+        if size >= _STEP_SIZE:
             yield step
-            step = []
+            step, size = [], 0
     if step:
         yield step
 
@@ -233,22 +232,21 @@ class Compaction:
     """A compaction of some groups of one table, in one commit. Driver, operator.
 
     Args:
-        options: Name the table and its catalog, and limit the time of the commit.
-        file_size: Size at which a new file is closed, in bytes; None for the table's own.
+        options: Name the table and its catalog, set the size of new files, and limit the time of
+            the commit.
     """
 
-    def __init__(self, options: IcebergSinkOptions, file_size: int | None = None) -> None:
+    def __init__(self, options: IcebergSinkOptions) -> None:
         self._options = options
-        self._file_size = options.target_file_size if file_size is None else file_size
         self._numbers = itertools.count()
         self._may_have_succeeded = False
         """True from the moment a commit is sent until the catalog says that it was not accepted."""
 
     def run(self, table: Table, groups: Sequence[Group]) -> Compacted:
-        """Rewrite groups and commit them.
+        """Rewrite groups and commit them; groups that have changed in the table are dropped.
 
         Args:
-            table: The table in which the groups were chosen.
+            table: The table. The groups may have been chosen in an earlier state of it.
             groups: The groups; no file is in two.
 
         Raises:
@@ -260,8 +258,10 @@ class Compaction:
         with redact_errors(table.io, f"compact table {self._options.table_name}"):
             done: list[_Rewritten] = []
             try:
-                done += (self._rewrite(table, group) for group in groups)
-                return self._commit(table, done)
+                live = _LiveFiles(table)
+                done += (self._rewrite(table, group) for group in groups if live.has(group))
+                found = self._commit(table, live, done)
+                return replace(found, dropped=found.dropped + len(groups) - len(done))
             except BaseException:  # also an interrupt, which may come while a commit is sent
                 if not self._may_have_succeeded:
                     self._delete(table, done)
@@ -276,7 +276,7 @@ class Compaction:
         lookup = RowLookup(table, ())
         rows = (batch for load in group for batch in lookup.read(load.task))
         check_version(table, self._options)
-        spec = task_table_spec(table, self._file_size)
+        spec = task_table_spec(table, self._options.target_file_size)
         staged = write_files(spec, rows, Task(_NAME, 0, next(self._numbers), 0))
         made = _Rewritten(group, staged)
         wanted = sum(load.task.file.record_count - load.deleted for load in group)
@@ -290,11 +290,10 @@ class Compaction:
             )
         return made
 
-    def _commit(self, table: Table, done: Sequence[_Rewritten]) -> Compacted:
+    def _commit(self, table: Table, live: _LiveFiles, done: Sequence[_Rewritten]) -> Compacted:
         backoff, layout = self._options.commit_backoff(), _get_layout(table)
         while True:
             check_version(table, self._options)
-            live = _LiveFiles(table)
             same = [one for one in done if live.has(one.group)]
             # The new files have the columns and partitions of the table that was rewritten.
             if not same or _get_layout(table) != layout:
@@ -316,7 +315,7 @@ class Compaction:
                     f"{self._options.commit_timeout / 1000:g} s ('commitTimeout'), because other "
                     "writers commit to it: run the compaction again"
                 )
-            table = newer
+            table, live = newer, _LiveFiles(newer)
 
     def _compare_and_set(self, table: Table, changes: SnapshotChanges, groups: int) -> Table | None:
         """Send the commit: the linearization point.
@@ -341,7 +340,7 @@ class Compaction:
         except REFUSALS as error:
             self._may_have_succeeded = False
             remove_written(transaction.producer)
-            _REFUSED.add(table.metadata.table_uuid)
+            _REFUSING.add(table.metadata.table_uuid)
             raise SinkError(
                 f"{FORMAT}: the catalog refuses the compaction of table "
                 f"{self._options.table_name}: {self._options.describe_error(error)}. The table was "
@@ -385,7 +384,7 @@ class Compaction:
 
 
 def _get_layout(table: Table) -> tuple[object, ...]:
-    """Return what the files of a table depend on."""
+    """Return the ids of table, schema and partitions for which the files of a table are written."""
     metadata = table.metadata
     return metadata.table_uuid, metadata.current_schema_id, metadata.default_spec_id
 

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
     from pyiceberg.typedef import Record
 
-__all__ = ["FileLoad", "Group", "choose_groups", "choose_next_group"]
+__all__ = [
+    "FileLoad",
+    "Group",
+    "choose_groups",
+    "choose_next_group",
+    "describe_group",
+    "format_megabytes",
+]
 
 _FANOUT = 4
 """Files of one size that a stream merges. With eight, as for manifests, twice as many are read by
@@ -37,7 +44,7 @@ times for each deleted row."""
 
 @dataclass(frozen=True)
 class FileLoad:
-    """A data file of a table, with what its readers have to do.
+    """A data file of a table, and how many of its rows are deleted.
 
     Attributes:
         task: The file and the delete files that apply to it.
@@ -94,11 +101,13 @@ def choose_groups(
 def _pack(loads: Sequence[FileLoad], target_size: int) -> Iterator[Group]:
     """Yield the files in groups of about one new file, in the order in which they were listed."""
     group: list[FileLoad] = []
+    size = 0
     for load in loads:
-        if group and sum(each.live_size for each in (*group, load)) > target_size:
+        if group and size + load.live_size > target_size:
             yield tuple(group)
-            group = []
+            group, size = [], 0
         group.append(load)
+        size += load.live_size
     if group:
         yield tuple(group)
 
@@ -106,7 +115,7 @@ def _pack(loads: Sequence[FileLoad], target_size: int) -> Iterator[Group]:
 def _is_worth_it(group: Group, target_size: int, deleted_share: float) -> bool:
     if any(load.deleted and load.deleted_share >= deleted_share for load in group):
         return True
-    # A group of one file below the target size is what remains of each partition.
+    # Each partition may keep one file below the target size.
     return len(group) > 1 or any(load.size > _LARGE_SHARE * target_size for load in group)
 
 
@@ -164,6 +173,21 @@ def _level_of(size: int) -> int:
     while size >= _SMALLEST * _FANOUT ** (level + 1):
         level += 1
     return level
+
+
+def describe_group(group: Group) -> str:
+    """Return the size of a group as text."""
+    deleted = sum(load.deleted for load in group)
+    size = format_megabytes(sum(load.size for load in group))
+    return (
+        f"{len(group)} files of partition {group[0].task.file.partition}: {size}, {deleted} rows "
+        "of them deleted"
+    )
+
+
+def format_megabytes(size: int) -> str:
+    """Return a number of bytes as text."""
+    return f"{size / 2**20:.1f} MB"
 
 
 def _split_by_partition(loads: Iterable[FileLoad]) -> dict[_Partition, list[FileLoad]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from krishiv_spark.iceberg.property_keys import EPOCH_KEY, find_query_id, iterate_ancestors
+from krishiv_spark.runtime.epoch_times import format_time
 from krishiv_spark.sinks.iceberg.compaction import CompactionRequest, read_loads
+from krishiv_spark.sinks.iceberg.compaction_groups import format_megabytes
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -91,17 +93,18 @@ class TableReport:
         yield f"table {self.table}, format version {self.format_version}"
         yield (
             f"newest snapshot: {self.rows} rows in {self.files} data files of {self.partitions} "
-            f"partitions, {self.size / 2**20:.1f} MB"
+            f"partitions, {format_megabytes(self.size)}"
         )
         yield f"deletes: {self.deleted_rows} rows by {self.deletes} delete files"
+        oldest = "-" if self.oldest_ms is None else format_time(self.oldest_ms)
         yield (
             f"metadata: {self.manifests} manifests; {self.snapshots} snapshots since "
-            f"{_show_time(self.oldest_ms)}; metadata file {self.metadata_size / 2**10:.0f} kB"
+            f"{oldest}; metadata file {self.metadata_size / 2**10:.0f} kB"
         )
         yield from self.advice() or ["nothing to do"]
 
     def advice(self) -> list[str]:
-        """Return what would make the table smaller or faster to read; empty for nothing."""
+        """Return advice that makes the table smaller or faster to read; empty for none."""
         found = []
         if self.compactable:
             found.append(
@@ -137,7 +140,7 @@ class SnapshotLine:
     def __str__(self) -> str:
         changes = ", ".join(f"{name} {count}" for name, count in self.changes.items())
         by = f" by {self.writer}" if self.writer else ""
-        return f"{self.id} {_show_time(self.at_ms)} {self.operation}{by}: {changes or 'no files'}"
+        return f"{self.id} {format_time(self.at_ms)} {self.operation}{by}: {changes or 'no files'}"
 
 
 def list_snapshots(table: Table, most: int) -> Iterator[SnapshotLine]:
@@ -149,7 +152,7 @@ def list_snapshots(table: Table, most: int) -> Iterator[SnapshotLine]:
     """
     by_id = {one.snapshot_id: one for one in table.metadata.snapshots}
     line = iterate_ancestors(by_id, table.metadata.current_snapshot_id)
-    for snapshot, _ in zip(line, range(most), strict=False):
+    for snapshot in islice(line, most):
         yield _describe(snapshot)
 
 
@@ -180,9 +183,3 @@ def _describe(snapshot: Snapshot) -> SnapshotLine:
         writer,
         {name: count for name, count in counts.items() if count},
     )
-
-
-def _show_time(at_ms: int | None) -> str:
-    if at_ms is None:
-        return "-"
-    return dt.datetime.fromtimestamp(at_ms / 1000, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

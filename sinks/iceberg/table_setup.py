@@ -254,21 +254,22 @@ def _create_with_defaults(options: IcebergSinkOptions, catalog: Catalog, rows: p
     _create_namespace(catalog, options.identifier[:-1])
     defaults = make_default_properties(options)
     refused: Exception | None = None
-    # The first two bound the history of the table: they are not given up for the mode of upserts.
-    of_history = {key: text for key, text in defaults.items() if key != MERGE_MODE}
-    for kept in (defaults, of_history, {}):
+    # The bounds of the table's history are not given up for the mode of upserts.
+    bounds = {key: text for key, text in defaults.items() if key != MERGE_MODE}
+    attempts: list[Mapping[str, str]] = [defaults, bounds, {}]
+    while True:
+        kept = attempts.pop(0)
         try:
             table = _create(options, catalog, rows, kept)
+            break
         except Exception as error:
             # If the last one is refused too, the error is about the user's own properties, or none.
             if not kept or not is_refusal(error):
                 raise
             refused = error
-            continue
-        if refused is not None:
-            warn_of_refused_properties(table, options, sorted(defaults.keys() - kept), refused)
-        return table
-    raise AssertionError("the last attempt sets no optional properties")
+    if refused is not None:
+        warn_of_refused_properties(table, options, sorted(defaults.keys() - kept), refused)
+    return table
 
 
 def _create(

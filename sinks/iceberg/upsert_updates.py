@@ -167,7 +167,7 @@ class UpsertUpdate(EpochUpdate):
     def delete_written(self, *, is_committed: bool) -> None:
         """Delete written files that are not in the table; best effort, the rest is for vacuum.
 
-        A file that a snapshot names remains, whatever `is_committed` is.
+        A file that a snapshot names remains in either case.
         """
         added = (file for files in self._added.values() for file in files)
         written = {file.file_path for file in (*added, *self._list_written())}

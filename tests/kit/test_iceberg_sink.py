@@ -7,6 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from iceberg_onlooker import Onlooker, UpsertOnlooker, options
+from keyed_rows import KEYED_ROWS
 
 from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.sinks.iceberg import compaction, compaction_groups
@@ -76,15 +77,6 @@ class TestPartitionedIcebergSink(SinkConformance):
     test_an_unknown_outcome_is_looked_up = None
 
 
-def upserted_key(number):
-    """A key that comes again: within an epoch, in the next one, and in later ones."""
-    return number * (number + 1) // 2 % 11
-
-
-def deletes(number):
-    return number % 5 == 4
-
-
 @pytest.mark.core_cases
 class TestMergeOnReadUpserts(SinkConformance):
     """Rows are deleted by their positions, in the snapshot that adds the new ones."""
@@ -100,12 +92,7 @@ class TestMergeOnReadUpserts(SinkConformance):
             source=IcebergDataSource,
             options={**options(folder), **given, "upsertMode": self.way, **self.more},
             oracle=onlooker.rows,
-            schema=pa.schema([("id", pa.int64()), ("number", pa.int64()), ("op", pa.string())]),
-            row=lambda n: (upserted_key(n), n, "d" if deletes(n) else "u"),
-            key=upserted_key,
-            deletes=deletes,
-            complete=False,
-            overwrite=False,
+            **KEYED_ROWS,
             backup=partial(back_up_folder, folder),
             leftovers=onlooker.unnamed,
             sweeps=False,
@@ -120,27 +107,25 @@ class TestCopyOnWriteUpserts(TestMergeOnReadUpserts):
     way = "copy-on-write"
 
 
+@pytest.fixture
+def _compact_often(monkeypatch):
+    monkeypatch.setattr(compaction, "_EPOCHS", 1)
+    monkeypatch.setattr(compaction_groups, "_FANOUT", 2)
+
+
 @pytest.mark.variant  # the same epochs, with a second commit after each
+@pytest.mark.usefixtures("_compact_often")
 class TestCompactingUpserts(TestMergeOnReadUpserts):
     """Files are compacted after each epoch, as many at a time as there are."""
 
     more = {"compact": "auto"}  # noqa: RUF012
 
-    @pytest.fixture(autouse=True)
-    def _compact_often(self, monkeypatch):
-        monkeypatch.setattr(compaction, "_EPOCHS", 1)
-        monkeypatch.setattr(compaction_groups, "_FANOUT", 2)
-
 
 @pytest.mark.variant
+@pytest.mark.usefixtures("_compact_often")
 class TestCompactingAppends(TestIcebergSink):
     """The same, for rows without keys, which show an epoch that is there twice."""
 
     def sink(self, folder):
         made = super().sink(folder)
         return replace(made, options={**made.options, "compact": "auto"}, leftovers=list)
-
-    @pytest.fixture(autouse=True)
-    def _compact_often(self, monkeypatch):
-        monkeypatch.setattr(compaction, "_EPOCHS", 1)
-        monkeypatch.setattr(compaction_groups, "_FANOUT", 2)

@@ -3,15 +3,14 @@
 import json
 from pathlib import Path
 
-import pyspark
 import pytest
+from available_now import ENDS_WITH_LIMITS
 from patience import PATIENCE
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from examples.json_source import JsonSource
 
-ENDS_WITH_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 COLUMNS = "id LONG, text STRING, tags ARRAY<STRING>"
 
 

@@ -7,8 +7,8 @@ import time
 import uuid
 from pathlib import Path
 
-import pyspark
 import pytest
+from available_now import ENDS_WITH_LIMITS
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 from kafka_topics import LIMITS, in_transaction, make_topic, produce
@@ -20,7 +20,6 @@ from krishiv_spark.kafka.dev import open_cluster
 # PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
-KNOWS_LIMITS = tuple(int(part) for part in pyspark.__version__.split(".")[:2]) >= (4, 2)
 EARLIEST = {"startingOffsets": "earliest"}
 MINUTE = 60_000
 
@@ -282,8 +281,8 @@ def test_available_now_reads_everything_in_limited_batches(spark, kafka, checkpo
     found = run(rows, checkpoint)
     sizes = [len(each) for each in found.batches]
     # Before 4.2, Spark does not ask a Python source again, and the next run goes on.
-    assert sizes == ([5, 5] if KNOWS_LIMITS else [5])
-    if not KNOWS_LIMITS:
+    assert sizes == ([5, 5] if ENDS_WITH_LIMITS else [5])
+    if not ENDS_WITH_LIMITS:
         found.batches += run(rows, checkpoint).batches
     assert values(found.rows) == list(range(10))
 
@@ -338,7 +337,7 @@ def test_the_progress_shows_the_lag(spark, kafka, checkpoint):
     kafka.send(topic, *range(5))
     progress = run(stream(spark, kafka, topic, maxOffsetsPerTrigger=3), checkpoint).query
     sources = [each.sources[0] for each in progress.recentProgress]
-    if KNOWS_LIMITS:
+    if ENDS_WITH_LIMITS:
         assert json.loads(sources[0].latestOffset)["lag"] == {topic: {"0": 2}}
     assert shown(sources[0].endOffset)["topics"] == {topic: {"0": 3}}
 
@@ -389,7 +388,7 @@ def test_ranges_without_rows_come_to_an_end(spark, kafka, checkpoint):
     for number in range(3):
         transact(kafka, topic, number, ends="abort").close()
     rows = stream(spark, kafka, topic, maxOffsetsPerTrigger=1)
-    for _ in range(1 if KNOWS_LIMITS else 6):
+    for _ in range(1 if ENDS_WITH_LIMITS else 6):
         assert read_by(rows, checkpoint) == []
     kafka.send(topic, 9)
     assert read_by(rows, checkpoint) == [9]
@@ -515,7 +514,7 @@ def test_a_checkpoint_of_the_first_version_is_taken_up(spark, kafka, checkpoint)
     last.unlink()  # so the batch is repeated
     checksum(last).unlink()
     kafka.send(topic, 3)
-    if KNOWS_LIMITS:
+    if ENDS_WITH_LIMITS:
         assert read_by(rows, checkpoint) == [1, 2, 3]
     else:  # such a run is one batch, and that is the repeated one
         assert read_by(rows, checkpoint) == [1, 2]
@@ -601,7 +600,7 @@ def test_no_partition_runs_ahead(spark, kafka, checkpoint):
             kafka.send(topic, 100 + minute, partition=1, timestamp_ms=minute * MINUTE)
     rows = stream(spark, kafka, topic, **TIMED, maxSkew="5 minutes")
     found = run(rows, checkpoint)
-    for _ in range(0 if KNOWS_LIMITS else 40):
+    for _ in range(0 if ENDS_WITH_LIMITS else 40):
         found.batches += run(rows, checkpoint).batches
     assert values(found.rows) == [*range(60), 100, 120, 140]
     times = [{int(r.value) % 100 for r in each} for each in found.batches if each]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import pyarrow as pa
-import pyspark
 import pytest
+from available_now import ENDS_WITH_LIMITS
 from patience import PATIENCE
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +21,6 @@ from krishiv_spark.memory.store import open_store
 from krishiv_spark.sources.memory.handle import MemorySource
 
 IDS = pa.schema([("id", pa.int64())])
-ENDS_WITH_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyspark
 import pytest
+from available_now import ENDS_WITH_LIMITS
 from parquet_fuzzing import write_fatal_file
 from patience import PATIENCE
 from pyspark.errors import StreamingQueryException
@@ -17,7 +17,6 @@ from krishiv_spark.queries.failures import failure_of
 # PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
-KNOWS_LIMITS = tuple(int(part) for part in pyspark.__version__.split(".")[:2]) >= (4, 2)
 NOON = 1_700_000_000
 
 
@@ -83,9 +82,9 @@ def test_available_now_reads_everything_in_limited_batches(spark, folder, checkp
     # Before 4.2, Spark does not ask a Python source again, and the next run goes on.
     expected = [[(0,), (1,)], [(2,), (3,)], [(4,)]]
     assert [sorted(map(tuple, batch)) for batch in run.batches] == (
-        expected if KNOWS_LIMITS else expected[:1]
+        expected if ENDS_WITH_LIMITS else expected[:1]
     )
-    if not KNOWS_LIMITS:
+    if not ENDS_WITH_LIMITS:
         assert Run(frame, checkpoint).rows == [(2,), (3,)]
         assert Run(frame, checkpoint).rows == [(4,)]
 
@@ -107,7 +106,7 @@ def test_a_running_stream_sees_new_files_and_reports_what_waits(spark, folder, c
             numbers(folder, f"{number}.parquet", number, at=number)
         query.processAllAvailable()
         assert found == [1, 2, 3]
-        if KNOWS_LIMITS:
+        if ENDS_WITH_LIMITS:
             assert '"files_waiting"' in query.lastProgress.sources[0].latestOffset
     finally:
         query.stop()

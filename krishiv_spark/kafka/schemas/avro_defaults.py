@@ -18,7 +18,7 @@ __all__ = ["encode_default"]
 _MORE = 0x80  # of a byte of a number: more follow
 _BITS = {"int": 32, "long": 64}
 _LIMITS = {"float": 2**128 - 2**103, "double": 2**1024 - 2**970}
-"""Halfway from the greatest number to the next power of two: what is less is rounded to it."""
+"""Halfway from the greatest number to the next power of two: lower numbers are rounded to it."""
 
 _CLASSES: dict[str, Any] = {
     "null": type(None), "boolean": bool, "int": int, "long": int, "float": (int, float),

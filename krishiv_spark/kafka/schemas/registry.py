@@ -387,14 +387,14 @@ def _is_same(known: RegisteredSchema, text: str) -> bool:
 
 
 def _to_canonical(text: str) -> str:
-    """Return the parsing canonical form of an Avro schema, which defines what is written."""
+    """Return the parsing canonical form of an Avro schema, which determines the bytes."""
     from fastavro.schema import parse_schema, to_parsing_canonical_form
 
     return str(to_parsing_canonical_form(parse_schema(json.loads(text))))
 
 
 def _to_meaning(of: AvroType) -> tuple[object, ...]:
-    """Return what the canonical form leaves out: in which unit a number is, and its scale."""
+    """Return the parts that the canonical form leaves out: the units and scales of numbers."""
     inner = (*of.items, *(each.type for each in of.fields))
     return of.kind, of.logical, of.scale, *map(_to_meaning, inner)
 

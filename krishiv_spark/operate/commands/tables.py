@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +27,6 @@ from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.paths import url_scheme
 
 if TYPE_CHECKING:
-    from krishiv_spark.sinks.iceberg.compaction_groups import FileLoad
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
 __all__ = ["iceberg", "parquet", "skipped", "vacuum"]
@@ -324,6 +323,7 @@ def iceberg_compact(
     snapshots expire.
     """
     from krishiv_spark.sinks.iceberg.compaction import CompactionRequest, compact_in_steps
+    from krishiv_spark.sinks.iceberg.compaction_groups import describe_group
     from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 
     options = _parse_table(**place, targetFileSize=target_size)
@@ -333,20 +333,10 @@ def iceberg_compact(
         say("nothing to compact")
     elif dry_run:
         for group in groups:
-            _describe_group(group)
+            say(f"would rewrite {describe_group(group)}")
     else:
         for done in compact_in_steps(options, groups):
             say(str(done))
-
-
-def _describe_group(group: Sequence[FileLoad]) -> None:
-    first = group[0].task.file
-    deleted = sum(load.deleted for load in group)
-    size = sum(load.size for load in group)
-    say(
-        f"would rewrite {len(group)} files of partition {first.partition}: {size / 2**20:.1f} MB, "
-        f"{deleted} rows of them deleted"
-    )
 
 
 @iceberg.command("relocate")

@@ -69,7 +69,7 @@ class KeyedLedger(Ledger):
             raise Violation(Rule.NEWEST_OF_KEY, "\n".join([*wrong, str(self)]))
 
     def _choices(self) -> _Choices:
-        """Return what readers may see of each key that is in a unit."""
+        """Return the rows that readers may see, by each key that is in a unit."""
         of_queries = [self._choices_of(q) for q in dict.fromkeys(u.query for u in self._units)]
         choices: _Choices = {}
         for key in dict.fromkeys(key for of_query in of_queries for key in of_query):
@@ -80,7 +80,7 @@ class KeyedLedger(Ledger):
         return choices
 
     def _choices_of(self, query: str) -> _Choices:
-        """Return what one query may have done last to each key."""
+        """Return the last changes that one query may have made, by key."""
         choices: _Choices = {}
         for unit in self._units:
             if unit.query != query or unit.fate in {Fate.HIDDEN, Fate.REPLACED}:

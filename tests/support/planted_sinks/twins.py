@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
+from keyed_rows import KEYED_ROWS
 from pydantic import BaseModel
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
@@ -203,15 +203,7 @@ class UpsertsWriter(DatabaseWriter):
 
     @classmethod
     def outside(cls, folder):
-        return {
-            **super().outside(folder),
-            "schema": pa.schema([("id", pa.int64()), ("number", pa.int64()), ("op", pa.string())]),
-            "row": lambda number: (id_of(number), number, "d" if number % 5 == 4 else "u"),
-            "key": id_of,
-            "deletes": lambda number: number % 5 == 4,
-            "complete": False,
-            "overwrite": False,
-        }
+        return {**super().outside(folder), **KEYED_ROWS}
 
     def move(self, db, staged):
         for part in staged:
@@ -234,11 +226,6 @@ class UpsertsWriter(DatabaseWriter):
 
 def of_parts(names):
     return f"part IN ({', '.join('?' * len(names))})"
-
-
-def id_of(number):
-    """An id that comes again: within an epoch, in the next one, and in later ones."""
-    return number * (number + 1) // 2 % 11
 
 
 class Upserts(KrishivDataSource):
