@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from krishiv_spark.arrow.parsed_values import ParsedValues, UnknownFields
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OffsetError, OptionError, SchemaError
 from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
@@ -29,7 +30,6 @@ from krishiv_spark.kafka.schemas.registry import (
 )
 from krishiv_spark.sources.kafka.offset import ValueSchema
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.values import ParsedValues, UnknownFields
 
 __all__ = ["AvroValues", "check_pinned", "find_schema", "is_record", "list_fields", "pin"]
 

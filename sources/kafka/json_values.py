@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.sources.kafka.json_parsing import JsonParser, find_unknown, have_field
-from krishiv_spark.sources.kafka.json_types import JsonRules
-from krishiv_spark.sources.kafka.values import ParsedValues, UnknownFields
+from krishiv_spark.arrow.json_parsing import JsonParser, find_unknown, have_field
+from krishiv_spark.arrow.json_types import JsonRules
+from krishiv_spark.arrow.parsed_values import ParsedValues, UnknownFields
 
 __all__ = ["JsonValues", "explain_mismatch"]
 

@@ -16,13 +16,13 @@ from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.arrow.cast import Zone
+from krishiv_spark.arrow.json_types import TimeUnit, parse_units
 from krishiv_spark.kafka.config import KafkaOptions
 from krishiv_spark.kafka.records.scanner import INFLATED_BYTES
 from krishiv_spark.kafka.schemas.registry import Part, RegistrySettings
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.sources.base import SourceOptions
-from krishiv_spark.sources.kafka.json_types import TimeUnit, parse_units
 
 __all__ = ["KafkaSourceOptions", "StartingPosition"]
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
+from krishiv_spark.arrow.json_types import EVERY_TIME, JsonRules, build_form
 from krishiv_spark.arrow.schemas import conform, select_columns
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.scanner import SCHEMA
 from krishiv_spark.messages.suggestions import did_you_mean
-from krishiv_spark.sources.kafka.json_types import EVERY_TIME, JsonRules, build_form
 from krishiv_spark.sources.kafka.json_values import JsonValues
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.values import (

@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.parsed_values import ParsedValues, UnknownFields
 from krishiv_spark.errors import SchemaError
 
 __all__ = [
@@ -63,38 +64,6 @@ class ValuePolicies:
     bad: Literal["fail", "null", "divert"] = "fail"
     null: Literal["keep", "drop", "bad"] | None = None
     unknown: Literal["ignore", "count", "fail", "keep"] = "ignore"
-
-
-@dataclass(frozen=True)
-class ParsedValues:
-    """The values of some rows.
-
-    Attributes:
-        objects: The objects; null for a null value, and for a value that cannot be read.
-        bad: The positions of values that cannot be read, in order.
-        may_have_more: True if a value may have a field that is not read. Only a parser that
-            `looks_for_more` sets it.
-    """
-
-    objects: pa.StructArray
-    bad: NDArray[np.int64]
-    may_have_more: bool = False
-
-
-@dataclass(frozen=True)
-class UnknownFields:
-    """Fields of values that the schema does not have.
-
-    Attributes:
-        rows: The row of each field.
-        names: The path of each field, as ``order.remark``.
-        rests: For each row a JSON object of the fields, and null for a row without one. It contains
-            the whole value of a known field that has an unknown one in it.
-    """
-
-    rows: NDArray[np.int64]
-    names: pa.Array
-    rests: pa.Array
 
 
 @dataclass

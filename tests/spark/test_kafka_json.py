@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from krishiv_spark.sources.kafka.json_parsing import JsonParser
-from krishiv_spark.sources.kafka.json_types import EVERY_TIME, JsonRules
+from krishiv_spark.arrow.json_parsing import JsonParser
+from krishiv_spark.arrow.json_types import EVERY_TIME, JsonRules
 from krishiv_spark.sources.kafka.row_schema import parse_fields
 
 BAD = "a bad record"

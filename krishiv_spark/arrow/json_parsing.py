@@ -21,14 +21,14 @@ from pyarrow import json as arrow_json
 
 from krishiv_spark.arrow.cast import has_tiny_decimal
 from krishiv_spark.arrow.compute import children, pc
-from krishiv_spark.sources.kafka.json_types import (
+from krishiv_spark.arrow.json_types import (
     JsonRules,
     build_form,
     cast_if_other,
     has_decimal,
     has_map,
 )
-from krishiv_spark.sources.kafka.values import ParsedValues, UnknownFields
+from krishiv_spark.arrow.parsed_values import ParsedValues, UnknownFields
 
 __all__ = [
     "JsonParser",
