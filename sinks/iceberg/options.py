@@ -18,9 +18,7 @@ from krishiv_spark.sinks.options import CheckpointOptions
 
 __all__ = ["IcebergSinkOptions"]
 
-
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.02, 2.0
-
 
 _PROPERTY = "tableproperty."
 
@@ -85,21 +83,20 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
         default=None,
         validation_alias=AliasChoices("orderColumn", "order_column"),
         description="Column whose highest value wins among the rows of an epoch with the same key. "
-        "By default, the last row in Spark's order wins, which is not the order of their files.",
+        "By default, the last row in Spark's order wins.",
     )
     upsert_mode: Literal["merge-on-read", "copy-on-write"] | None = Field(
         default=None,
         validation_alias=AliasChoices("upsertMode", "upsert_mode"),
         description="Way in which upserts change existing rows: delete them by their positions "
         "(`merge-on-read`), or replace the files that have them (`copy-on-write`). Default: the "
-        "table's property `write.merge.mode`, which is `merge-on-read` in new tables, and "
-        "`copy-on-write` in tables without it.",
+        "table's property `write.merge.mode`.",
     )
     allow_mixed_keys: bool = Field(
         default=False,
-        description="Allow writes to a table that has upserts with other `keyColumns`, or with "
-        "`mode` = `append`. A key may then have several rows. The `keyColumns` of an upsert "
-        "become the table's key.",
+        description="Allow upserts with other `keyColumns` than the table's, and appends to a "
+        "table of upserts. A key may then have several rows. The `keyColumns` of an upsert become "
+        "the table's key.",
     )
     txn_app_id: str | None = Field(  # any text, since it becomes part of no path
         default=None,
@@ -110,8 +107,8 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
     txn_rows: str | None = Field(
         default=None,
         pattern="^[0-9]+:[0-9a-f]{16}$",
-        description="Count and checksum, as `12:00f3a9d1c27b6e54`, of the input of rows that are "
-        "computed from the table itself. `txnCompare` compares this value instead of the rows.",
+        description="Count and checksum of the input, as `12:00f3a9d1c27b6e54`, for rows that are "
+        "computed from the table itself. `txnCompare` compares it instead of the rows.",
     )
     if_snapshot: ExpectedSnapshot | None = Field(
         default=None,
@@ -156,8 +153,8 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
     schema_evolution: Evolution = Field(
         default="none",
         description="Action for columns that the table does not have: fail, `add` them, or "
-        "`widen`: add them, and also give columns the wider type of the rows (int to long, float "
-        "to double, more digits of a decimal).",
+        "`widen`: also give columns the wider type of the rows (int to long, float to double, more "
+        "digits of a decimal).",
     )
     target_file_size: ByteSize | None = Field(
         default=None,
@@ -172,9 +169,8 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
     )
     compact: Literal["off", "auto"] = Field(
         default="off",
-        description="Rewrite small files, and files with many deleted rows, after every fourth "
-        "epoch (`auto`), in a separate commit. See "
-        "[maintenance](iceberg-maintenance.md#compaction).",
+        description="`auto`: rewrite small files, and files with many deleted rows, after every "
+        "fourth epoch ([compaction](iceberg-maintenance.md#compaction)).",
     )
     max_compact_size: ByteSize = Field(
         default=256 * 2**20,

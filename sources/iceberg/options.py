@@ -127,8 +127,8 @@ class IcebergSourceOptions(SourceOptions, IcebergOptions):
         default=128 * 2**20,
         gt=0,
         validation_alias=_alias("maxPartitionBytes", "split-size"),
-        description="Approximate maximum size in bytes that one task reads. Larger files are split "
-        "by row group. By default, tasks are smaller, down to `16m`, until there are 200.",
+        description="Approximate maximum size that one task reads. Larger files are split by row "
+        "group. By default, tasks are smaller, down to `16m`, until there are 200.",
     )
 
     @model_validator(mode="after")
