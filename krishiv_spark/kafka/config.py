@@ -327,7 +327,6 @@ class KafkaOptions(Options):
 
     kafka: Annotated[KafkaConfig, BeforeValidator(_to_config)] = Field(
         validation_alias="kafka.bootstrap.servers",
-        description="Kafka brokers to contact first, `host:port,...`. Other settings of the "
-        "cluster are given in the same way: `kafka.security.protocol`, `kafka.sasl.jaas.config`, "
-        "and so on.",
+        description="Kafka brokers to contact first, `host:port,...`. Kafka's other client "
+        "settings have the prefix `kafka.` too.",
     )

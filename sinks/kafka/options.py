@@ -164,9 +164,9 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
     )
     on_lost_transactions: Literal["repair", "error"] = Field(
         default="repair",
-        description="Action if brokers aborted a part of a committed epoch because the driver was "
-        "away too long: write that part again if its tasks have the same rows "
-        "(`repair`), or fail (`error`).",
+        description="Action if brokers have aborted a part of a committed epoch: write it again if "
+        "its tasks have the same rows (`repair`), or fail (`error`); see "
+        "[time-outs](kafka-operations.md#time-outs).",
     )
 
     @property

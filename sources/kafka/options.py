@@ -205,13 +205,13 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     starting_offsets_by_timestamp: Moments | None = Field(
         default=None,
-        description="Start at the first record with this timestamp or later, as JSON for each "
-        'partition: `{"orders": {"0": 1700000000000}}`. Takes precedence over `startingOffsets`.',
+        description="As `startingTimestamp`, with JSON for each partition: "
+        '`{"orders": {"0": 1700000000000}}`. Takes precedence over `startingOffsets`.',
     )
     starting_offsets_by_timestamp_strategy: Literal["error", "latest"] = Field(
         default="error",
-        description="Action for a partition without a record of the starting timestamp or later: "
-        "fail (`error`), or start at its end (`latest`).",
+        description="Action for a partition without such a record: fail (`error`), or start at "
+        "its end (`latest`).",
     )
     ending_offsets: Offsets | None = Field(
         default=None,
@@ -227,8 +227,8 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     fail_on_data_loss: bool = Field(
         default=True,
-        description="Fail if records or topics were deleted before they were read. With `false`, "
-        "continue with the remaining records and log a warning.",
+        description="Fail if records were deleted before they were read. With `false`, continue "
+        "[with a warning](#missing-records).",
     )
     max_rows_per_trigger: int | None = Field(
         default=None,
@@ -259,8 +259,8 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     offsets_together: int = Field(
         default=10_000,
         ge=0,
-        description="Kafka partitions that together have no more new offsets than this are read by "
-        "one task; 0 means one task for each partition.",
+        description="Partitions that together have no more new offsets than this share a task; 0 "
+        "gives each its own.",
     )
     include_headers: bool = Field(default=False, description="Add a column `headers`.")
     columns: Names = Field(
@@ -314,15 +314,15 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     epoch_unit: Units | None = Field(
         default=None,
-        description="Unit of numbers since 1970 in JSON values for times: `s`, `ms`, `us` or `ns`; "
-        'or JSON for single fields, `{"at": "ms", "order.day": "d"}`, with `d` for '
-        "DATE. By default, such a value is bad.",
+        description="Unit of times that are numbers since 1970 in JSON values: `s`, `ms`, `us` or "
+        '`ns`; or JSON for single fields, `{"at": "ms", "day": "d"}`. By default, such a '
+        "value is bad.",
     )
     group_id: str | None = Field(
         default=None,
         validation_alias=_choices("groupId", "group.id"),
-        description="Consumer group to which the position is committed after each batch, for "
-        "Kafka's tools. The query never starts from it.",
+        description="Consumer group to which the position is committed after each batch, so that "
+        "Kafka's tools show the lag. The query does not join it, and never starts from it.",
     )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         default="read_committed",
@@ -350,14 +350,13 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         default=INFLATED_BYTES,
         gt=0,
         le=2**30,
-        description="Maximum size in bytes of one batch of records after decompression, and of the "
-        "headers of one record. A task needs up to three times as much memory.",
+        description="Maximum size of a [decompressed batch of records]"
+        "(kafka-operations.md#batches-that-become-too-large), and of the headers of one record.",
     )
     bad_batches: Literal["fail", "skip"] = Field(
         default="fail",
-        description="Action for a batch of records that exceeds `maxInflatedBytes` or cannot be "
-        "decoded: `fail`, or `skip` it with a warning, which loses its rows. A wrong "
-        "checksum is always an error.",
+        description="Action for a batch that exceeds `maxInflatedBytes` or cannot be decoded: "
+        "`fail`, or `skip` it, which loses its rows.",
     )
     max_partition_fetch_bytes: ByteSize | None = Field(
         default=None,
