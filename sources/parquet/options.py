@@ -97,9 +97,9 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
     )
     fail_on_data_loss: bool = Field(
         default=True,
-        description="Fail if a file was deleted or changed after it was chosen for a batch, or if "
-        "a file of a published epoch of `krishiv-parquet` is missing. With `false`, missing files "
-        "are skipped, and changed files are read in their current form.",
+        description="Fail if a chosen file, or one of a `krishiv-parquet` epoch, was deleted or "
+        "changed. With `false`, missing files are skipped, and changed files are read in their "
+        "current form.",
     )
     bad_files: Literal["fail", "skip"] = Field(
         default="fail",
