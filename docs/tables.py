@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ _WORKFLOWS = Path(__file__).parent.parent / ".github" / "workflows"
 _PEERS = {"kafka", "iceberg", "parquet", "console", "memory", "Spark's"}
 _SYSTEMS = {"ubuntu-latest": "Linux (Ubuntu)", "macos-latest": "macOS"}
 
+
+_SAME = re.compile(r"krishiv-(\w+) / \1")
+"""The names of a format and of the one that it is compared with."""
 
 _SCALING = {"iceberg.files", "parquet.listing"}
 """Benchmarks with figures for each size, which the page has in its own table."""
@@ -91,12 +95,20 @@ def ratios_table(recorded: Results) -> str:
     ]
     with_goals = {name for name, line in figures if line.goal}
     rows = [
-        [f"`{name}`", line.name, words.middle(line), words.spread(line), words.goal(line)]
+        [f"`{name}`", _quantity(line), words.middle(line), words.spread(line), words.goal(line)]
         for name, line in figures
         if (is_beside_a_peer(line) and (line.goal or name not in with_goals))
         or (line.goal and not line.met)
     ]
     return table(["benchmark", "figure", "median", "95 % interval", "goal"], rows)
+
+
+def _quantity(line: Figure) -> str:
+    """Return the name of a figure without the names of format and peer, if those are the same."""
+    if not is_beside_a_peer(line):
+        return line.name
+    parts = [part for part in line.name.split(", ") if not _SAME.fullmatch(part)]
+    return ", ".join(parts if parts[0] in {"speed", "trigger"} else ["speed", *parts])
 
 
 def counts_table(record: Record) -> str:

@@ -1,4 +1,4 @@
-"""The messages of an epoch, in order; `docs/performance.md` gives the reason for each of them."""
+"""The messages of an epoch, in order."""
 
 import uuid
 

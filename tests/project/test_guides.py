@@ -17,7 +17,8 @@ FORMATS = [
 SECTIONS = [
     "Example", "Reading", "Writing", "What is guaranteed", "Options", "Common problems", "Limits",
 ]  # fmt: skip
-PAGES = [*FORMATS, *GUIDES, *((ROOT / "docs" / f"{name}.md") for name in ("backfill", "fanout"))]
+_OTHERS = ("backfill", "dead-letters", "fanout")
+PAGES = [*FORMATS, *GUIDES, *((ROOT / "docs" / f"{name}.md") for name in _OTHERS)]
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 WORDS = 450
 SPARKS_OWN = {"columnnameofcorruptrecord"}
