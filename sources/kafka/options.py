@@ -205,7 +205,7 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     starting_offsets_by_timestamp: Moments | None = Field(
         default=None,
-        description="As `startingTimestamp`, with JSON for each partition: "
+        description="Start as with `startingTimestamp`, as JSON for each partition: "
         '`{"orders": {"0": 1700000000000}}`. Takes precedence over `startingOffsets`.',
     )
     starting_offsets_by_timestamp_strategy: Literal["error", "latest"] = Field(
