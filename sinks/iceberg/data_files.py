@@ -138,18 +138,19 @@ class _OpenDataFile:
 
     def close(self) -> DataFile:
         statistics = self._writer.close()
-        return DataFile.from_args(
+        file = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self.path,
             file_format=FileFormat.PARQUET,
             partition=self._partition,
             file_size_in_bytes=len(self._output),
             sort_order_id=None,
-            spec_id=self._target.metadata.default_spec_id,
             equality_ids=None,
             key_metadata=None,
             **statistics.to_serialized_dict(),
         )
+        file.spec_id = self._target.metadata.default_spec_id  # no argument of `from_args`
+        return file
 
     def drop(self) -> None:
         with contextlib.suppress(Exception):  # it was being written when something else failed
@@ -291,7 +292,9 @@ class Partitions:
         """Convert a partition value to Iceberg's form, which dates and times already have."""
         if isinstance(one, Decimal):
             self._check_digits(field, one)
-        return one if isinstance(one, int) else partition_record_value(field, one, self._schema)
+        if one is None or isinstance(one, int):
+            return one
+        return partition_record_value(field, one, self._schema)
 
     def _check_digits(self, field: PartitionField, one: Decimal) -> None:
         """Refuse a truncated decimal with too many digits.
@@ -323,10 +326,10 @@ class Partitions:
     def _transformed(
         self, rows: pa.Table, source: int, transform: Transform[Any, Any]
     ) -> pa.ChunkedArray:
+        if str(transform) == "void":  # the table may not have its column any more
+            return pa.chunked_array([pa.nulls(rows.num_rows, pa.int32())])
         column = _get_column(rows, self._schema, source)
         kind = self._schema.find_field(source).field_type
-        if str(transform) == "void":
-            return pa.chunked_array([pa.nulls(rows.num_rows, pa.int32())])
         return transform.pyarrow_transform(kind)(column)
 
     def _sort_keys(self, rows: pa.Table, field: SortField) -> list[SortKey]:

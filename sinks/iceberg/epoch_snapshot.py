@@ -15,12 +15,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.file import SYNC_SIZE, AvroOutputFile
+from pyiceberg.expressions.visitors import manifest_evaluator
 from pyiceberg.manifest import (
     UNASSIGNED_SEQ,
     DataFile,
@@ -55,6 +56,7 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import create_metadata_uuid
 from krishiv_spark.iceberg.planning import count_listed_files
 from krishiv_spark.runtime.caches import LruCache
+from krishiv_spark.sinks.iceberg.table_schema import get_manifest_schema
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO, OutputFile
@@ -186,17 +188,16 @@ class EpochSnapshot(MergeAppend):
 
     def _summary(self, snapshot_properties: Mapping[str, str] = _NO_PROPERTIES) -> Summary:
         # PyIceberg's own counts no delete files, and takes all added files for those of the newest
-        # partition spec.
+        # partition spec: partition values of another one would be counted under wrong names.
         metadata = self._transaction.table_metadata
-        schema, specs = metadata.schema(), metadata.specs()
+        specs = metadata.specs()
+        schemas = KeyDefaultDict(lambda spec: get_manifest_schema(metadata, specs[spec]))
         limit = metadata.properties.get(TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, "0")
         counts = SnapshotSummaryCollector(partition_summary_limit=int(limit))
-        for file in self._added_data_files:
-            counts.add_file(file, schema, metadata.spec())
-        for file in self._deletes:
-            counts.add_file(file, schema, specs[file.spec_id])
+        for file in (*self._added_data_files, *self._deletes):
+            counts.add_file(file, schemas[file.spec_id], specs[file.spec_id])
         for file in self._deleted_data_files:
-            counts.remove_file(file, schema, specs[file.spec_id])
+            counts.remove_file(file, schemas[file.spec_id], specs[file.spec_id])
         parent = metadata.snapshot_by_id(self._parent_snapshot_id or _NO_SNAPSHOT)
         before = None if parent is None else parent.summary
         # PyIceberg adds up the totals of an overwrite, and refuses those of a replacement.
@@ -272,6 +273,14 @@ class EpochSnapshot(MergeAppend):
                 f"{FORMAT}: the table does not have the files to be removed: {missing}"
             )
 
+    def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        """Return a function that returns False for manifests without a removed file."""
+        if all(file.spec_id != spec_id for file in self._deleted_data_files):
+            return lambda _: False
+        spec = self.spec(spec_id)
+        schema = get_manifest_schema(self._transaction.table_metadata, spec)
+        return manifest_evaluator(spec, schema, self.partition_filters[spec_id])
+
     def _rewrite_without(
         self, manifest: ManifestFile, paths: set[str], removed: list[ManifestEntry]
     ) -> Iterator[ManifestFile]:
@@ -317,15 +326,15 @@ class EpochSnapshot(MergeAppend):
         return numbered
 
     def _added_manifests(self) -> Iterator[ManifestFile]:
-        """Write manifests of the added files; none if the snapshot only records the epoch."""
-        if self._added_data_files:
-            spec = self._transaction.table_metadata.spec()
-            yield self._write_added(spec, ManifestContent.DATA, self._added_data_files)
-        by_spec: dict[int, list[DataFile]] = defaultdict(list)
-        for file in self._deletes:
-            by_spec[file.spec_id].append(file)
-        for spec_id, files in by_spec.items():
-            yield self._write_added(self.spec(spec_id), ManifestContent.DELETES, files)
+        """Write a manifest for each kind and partition spec of the added files.
+
+        There is none if the snapshot only records the epoch.
+        """
+        groups: dict[tuple[int, ManifestContent], list[DataFile]] = defaultdict(list)
+        for file in (*self._added_data_files, *self._deletes):
+            groups[file.spec_id, _content_of(file)].append(file)
+        for (spec_id, content), files in groups.items():
+            yield self._write_added(self.spec(spec_id), content, files)
 
     def _write_added(
         self, spec: PartitionSpec, content: ManifestContent, files: Sequence[DataFile]
@@ -510,7 +519,7 @@ def create_manifest_writer(
     snapshot_id: int,
     content: ManifestContent = ManifestContent.DATA,
 ) -> ManifestWriter:
-    """Return a writer as PyIceberg's ``write_manifest`` does, for the table's current schema.
+    """Return a writer as PyIceberg's ``write_manifest`` does, for the table's newest schema.
 
     Args:
         metadata: The metadata of the table. Its UUID and schema id identify the schema.
@@ -526,7 +535,8 @@ def create_manifest_writer(
     kind: type[_CachedForm] = _ManifestV1 if version == 1 else _ManifestV2
     if content is ManifestContent.DELETES:
         kind = _DeleteManifest
-    writer = kind(spec, metadata.schema(), output, snapshot_id, compression)
+    schema = get_manifest_schema(metadata, spec)
+    writer = kind(spec, schema, output, snapshot_id, compression)
     ids = (metadata.table_uuid, metadata.current_schema_id, spec.spec_id)
     writer.key = (*ids, version, compression, content)
     return writer
@@ -537,9 +547,10 @@ def write_unlisted_manifest(table: Table, files: Sequence[DataFile]) -> str:
     metadata = table.metadata
     name = f"{create_metadata_uuid(metadata.table_uuid)}-m0.avro"
     path = table.location_provider().new_metadata_location(name)
-    output = table.io.new_output(path)
+    output, spec = table.io.new_output(path), metadata.spec()
+    schema = get_manifest_schema(metadata, spec)
     with write_manifest(
-        metadata.format_version, metadata.spec(), metadata.schema(), output, _NO_SNAPSHOT, "null"
+        metadata.format_version, spec, schema, output, _NO_SNAPSHOT, "null"
     ) as writer:
         for file in files:
             entry = ManifestEntry.from_args(

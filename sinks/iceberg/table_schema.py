@@ -14,14 +14,23 @@ import pyarrow as pa
 from krishiv_spark.arrow.cast import is_uuid
 from krishiv_spark.arrow.compute import children
 from krishiv_spark.arrow.schemas import STAND_INS, stands_for
-from krishiv_spark.errors import SchemaError
+from krishiv_spark.errors import CommitRejected, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.messages.suggestions import did_you_mean
 
 if TYPE_CHECKING:
+    from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["Evolution", "SchemaUpdate", "check_columns", "to_arrow_columns", "to_iceberg_columns"]
+__all__ = [
+    "Evolution",
+    "SchemaUpdate",
+    "check_columns",
+    "get_manifest_schema",
+    "to_arrow_columns",
+    "to_iceberg_columns",
+]
 
 
 def to_iceberg_columns(rows: pa.Schema) -> pa.Schema:
@@ -243,3 +252,39 @@ def _represents(wide: pa.DataType, kind: pa.DataType) -> bool:
     if pa.types.is_fixed_size_binary(wide):
         return bool(pa.types.is_binary(kind))  # the length of each value is checked by the cast
     return bool(pa.types.is_float32(kind) and pa.types.is_float64(wide))
+
+
+# --- columns of partitions
+
+
+def get_manifest_schema(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
+    """Return the schema for manifests of a partition spec: it has the type of each partition value.
+
+    That is the table's current schema, and the columns of the partitions that were dropped from it.
+    For a dropped column, PyIceberg would give the values of the partition the type "unknown", and
+    then either fail or write a manifest that it cannot read.
+
+    Raises:
+        CommitRejected: If no schema in the metadata has such a column.
+    """
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import NestedField
+
+    schema = metadata.schema()
+    missing = {field.source_id for field in spec.fields} - schema.field_ids
+    if not missing:
+        return schema
+    restored = []
+    for field_id in sorted(missing):
+        older = (one for one in reversed(metadata.schemas) if field_id in one.field_ids)
+        found = next(older, None)
+        if found is None:
+            raise CommitRejected(
+                f"{FORMAT}: the table at {metadata.location!r} has files whose partitions (spec "
+                f"{spec.spec_id}) are values of a column that was dropped (field {field_id}), and "
+                "its metadata no longer has the column's type. Nothing was committed. Have the "
+                "engine that dropped the column rewrite the data files"
+            )
+        kind = found.find_field(field_id).field_type
+        restored.append(NestedField(field_id, f"dropped_{field_id}", kind, required=False))
+    return Schema(*schema.fields, *restored, schema_id=schema.schema_id)
