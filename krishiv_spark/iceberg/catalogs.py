@@ -20,6 +20,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs, urlsplit
+from weakref import WeakSet
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError, StorageError
 from krishiv_spark.iceberg.embedded import (
@@ -84,9 +85,15 @@ _ROOM = "krishiv_spark.iceberg"
 
 _Key = tuple[int, str, "FileAccess", tuple[tuple[str, str], ...]]
 _CATALOGS: dict[_Key, Catalog] = {}
-"""Open catalogs, by process, name, file access and settings.
+"""The catalogs in use, by process, name, file access and settings.
 
 A forked process must not share connections."""
+
+_OPENED: dict[_Key, WeakSet[Catalog]] = {}
+"""All catalogs that still exist, also those that were forgotten.
+
+A table that was loaded before keeps its catalog, which connects again at the table's next commit.
+If that commit and its rollback fail, the connection of this older catalog has SQLite's lock."""
 
 
 class CatalogFailedError(KrishivError):
@@ -175,6 +182,7 @@ def open_catalog(options: IcebergOptions, *, create: bool = False) -> Catalog:
             known = None
         if known is None:
             known = _CATALOGS[key] = _open(options, properties)
+            _OPENED.setdefault(key, WeakSet()).add(known)
         return known
 
 
@@ -188,11 +196,13 @@ def forget_catalog(options: IcebergOptions) -> None:
     """Close a catalog's connections, so that the next ones are new. Driver; after each failure.
 
     A connection whose SQL commit has failed stays in its transaction (SQLAlchemy's pool does not
-    roll it back): it shows changes that no other process sees, and keeps SQLite's lock.
+    roll it back): it shows changes that no other process sees, and keeps SQLite's lock. It may be
+    one of a catalog that was forgotten before, of which a table still exists.
     """
-    catalog = _CATALOGS.pop(_get_key(options), None)
-    with contextlib.suppress(Exception):  # the connections are not used again in any case
-        if catalog is not None:
+    key = _get_key(options)
+    _CATALOGS.pop(key, None)
+    for catalog in [*_OPENED.get(key, ())]:
+        with contextlib.suppress(Exception):  # the connections are not used again in any case
             catalog.close()
 
 

@@ -13,6 +13,7 @@ table has the same path below the new folder.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -126,10 +127,14 @@ class CatalogFile(NamedTuple):
 
 
 def _get_identity(path: str | Path) -> _Identity | None:
-    """Return the device and the number of a file; None if there is none."""
+    """Return the device and the number of a file; None if there is none.
+
+    Raises:
+        OSError: If the file system does not say whether there is one: that is no replaced file.
+    """
     try:
         found = os.stat(path)
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return found.st_dev, found.st_ino
 
@@ -281,9 +286,11 @@ def record_catalog(options: IcebergOptions, checkpoint: SparkCheckpoint | None) 
     file = _get_sqlite_file(options)
     if checkpoint is None or file is None:
         return
-    name = _get_record_name(file)
-    recorded = name, _get_identity(file)
-    if recorded[1] is None:
+    name, identity = _get_record_name(file), None
+    with contextlib.suppress(OSError):  # recorded by the next epoch
+        identity = _get_identity(file)
+    recorded = name, identity
+    if identity is None:
         return  # without a file, none can be missing later
     if _recorded.get(checkpoint) == recorded:
         return

@@ -53,7 +53,11 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
     """
 
     def __init__(self, name: str, **properties: str) -> None:
-        self._open(name, properties)
+        try:
+            self._open(name, properties)
+        except BaseException:
+            self.close()  # no caller has it, and a traceback would keep its connections open
+            raise
         self._metadata: LruCache[str, TableMetadata] = LruCache(_CACHED_FILES)
         self._files = MetadataFiles()
 
@@ -72,10 +76,16 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
         # By identity, since not every client's connections can be hashed.
         self._connections: dict[int, DBAPIConnection] = {}
         event.listen(self.engine, "checkout", self._record_connection)
-        event.listen(self.engine, "close", lambda each, _: self._connections.pop(id(each), None))
+        event.listen(self.engine, "close", self._close_connection)
 
     def _record_connection(self, connection: DBAPIConnection, *_: object) -> None:
         self._connections[id(connection)] = connection
+
+    def _close_connection(self, connection: DBAPIConnection, *_: object) -> None:
+        """Close a connection before the pool does, which forgets it even if that fails."""
+        with contextlib.suppress(Exception):  # then it remains for `close`
+            connection.close()
+            self._connections.pop(id(connection), None)
 
     @override
     def close(self) -> None:
@@ -84,10 +94,11 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
         If a commit and its rollback have failed, SQLAlchemy keeps the connection in use as long as
         anything refers to the error.
         """
-        super().close()
-        for connection in [*getattr(self, "_connections", {}).values()]:
-            with contextlib.suppress(Exception):  # it is not used again in any case
-                connection.close()
+        try:
+            super().close()
+        finally:
+            for connection in [*getattr(self, "_connections", {}).values()]:
+                self._close_connection(connection)
 
     def _check_file(self, connection: Connection) -> None:
         """Refuse a transaction in a file that the catalog's path no longer leads to.

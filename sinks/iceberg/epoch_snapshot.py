@@ -191,7 +191,9 @@ class EpochSnapshot(MergeAppend):
         # partition spec: partition values of another one would be counted under wrong names.
         metadata = self._transaction.table_metadata
         specs = metadata.specs()
-        schemas = KeyDefaultDict(lambda spec: get_manifest_schema(metadata, specs[spec]))
+        schemas: dict[int, Schema] = KeyDefaultDict(
+            lambda spec_id: get_manifest_schema(metadata, specs[spec_id])
+        )
         limit = metadata.properties.get(TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, "0")
         counts = SnapshotSummaryCollector(partition_summary_limit=int(limit))
         for file in (*self._added_data_files, *self._deletes):

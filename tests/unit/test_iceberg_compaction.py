@@ -19,6 +19,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from sqlalchemy import text
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, OptionError, SinkError
+from krishiv_spark.iceberg.catalogs import forget_catalog
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.iceberg import compaction
 from krishiv_spark.sinks.iceberg.compaction import (
@@ -436,6 +437,22 @@ def test_a_catalog_that_is_closed_keeps_no_lock(tmp_path):
     del connection
 
 
+def test_a_catalog_that_was_forgotten_and_used_again_keeps_no_lock(tmp_path):
+    """A table that was loaded before a failure commits through the catalog of that time."""
+    upserts = Upserts(tmp_path)
+    upserts.run(epochs=1)
+    older = upserts.open().catalog
+    forget_catalog(upserts.options)
+    assert upserts.open().catalog is not older
+    connection = older.engine.connect()
+    connection.execute(text("UPDATE iceberg_tables SET metadata_location = 'x'"))
+    forget_catalog(upserts.options)
+    with closing(sqlite3.connect(upserts.warehouse / "catalog.db", timeout=0)) as other, other:
+        other.execute("UPDATE iceberg_tables SET previous_metadata_location = NULL")
+    upserts.check()
+    del connection
+
+
 # --- partitions that changed
 
 
@@ -454,9 +471,7 @@ def test_a_partition_whose_column_was_dropped_is_written_and_compacted(
     tmp_path, version, partition
 ):
     """PyIceberg knows no type of its values: manifests got a type that nobody could read."""
-    life = IcebergLife(
-        tmp_path, partitionBy=partition, **{"tableProperty.format-version": version}
-    )
+    life = IcebergLife(tmp_path, partitionBy=partition, **{"tableProperty.format-version": version})
     for epoch in range(3):
         life.epoch(epoch, numbered(epoch))
     drop_partition_column(life, "text")

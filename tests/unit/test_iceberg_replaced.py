@@ -1,5 +1,6 @@
 """A catalog in SQLite that is replaced, moved or removed while a process uses it."""
 
+import errno
 import json
 import os
 import shutil
@@ -88,6 +89,30 @@ def catalog_row(folder):
     head = metadata["current-snapshot-id"]
     (snapshot,) = (one for one in metadata["snapshots"] if one["snapshot-id"] == head)
     return int(snapshot["summary"]["total-records"])
+
+
+@pytest.mark.parametrize("look", [1, 2])  # at the start of the transaction, and at its end
+def test_a_path_that_cannot_be_read_for_a_moment_is_not_replaced(place, monkeypatch, look):
+    """The commit is rolled back and tried again: the query does not end."""
+    real_stat, real_write, looks = os.stat, CachingSqlCatalog._write_metadata, [-10]
+
+    def stat(path, *args, **named):
+        if str(path).endswith("catalog.db"):
+            looks.append(looks[-1] + 1)
+            if looks[-1] == look:
+                raise OSError(errno.EIO, "injected", str(path))
+        return real_stat(path, *args, **named)
+
+    def write_metadata(*args, **named):
+        looks.append(0 if looks[-1] < 0 else 10)
+        real_write(*args, **named)
+
+    staged = place.life.stage(2, numbered(2))
+    monkeypatch.setattr(CachingSqlCatalog, "_write_metadata", staticmethod(write_metadata))
+    monkeypatch.setattr(os, "stat", stat)
+    place.life.publish(2, staged, numbered(2))
+    assert look in looks
+    assert ids(place.folder) == list(range(30))
 
 
 @pytest.mark.parametrize("remove", [delete, move])
