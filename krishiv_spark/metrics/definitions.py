@@ -19,7 +19,6 @@ from krishiv_spark.queries.progress import Progress, SourceProgress
 
 __all__ = ["METRICS", "OF_QUERY", "OTHER_TOPICS", "Metric", "QueryView", "topic_shares"]
 
-
 _TOPICS = 20
 _GROUPS = 10
 OTHER_TOPICS = "(others)"
@@ -317,7 +316,7 @@ def _of_source() -> Iterator[Metric]:
     for what in ("rows", "offsets", "files", "bytes", "snapshots"):
         yield metric(
             f"waiting_{what}",
-            f"Lag: {what} that were available but not read after the newest epoch (Spark 4.2).",
+            f"Lag: {what} that waited after the newest epoch (Spark 4.2).",
             _sources(lambda s, what=what: s.waiting.get(what)),  # type: ignore[misc]
         )
     yield metric(
