@@ -20,9 +20,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from benchmarks.counts.record import Record
-from benchmarks.measure import Figure
-from benchmarks.report import markdown, results
-from docs.tables import counts_table, ratios_table, support_table, table
+from benchmarks.report import results
+from docs.tables import (
+    counts_table,
+    ratios_table,
+    selected_ratios_table,
+    support_table,
+    table,
+)
 from krishiv_spark import errors
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import every_format
@@ -282,14 +287,10 @@ def benchmarks_tables() -> dict[str, str]:
     """Return the tables of the figures that ``./run bench --record`` keeps."""
     recorded = results.load(ROOT / "docs" / "performance.json")
     return {
-        "benchmarks.readme": markdown.selection(recorded, _is_in_readme),
+        "benchmarks.readme": selected_ratios_table(recorded, README_FIGURES),
         "benchmarks.ratios": ratios_table(recorded),
         "counts": counts_table(Record.load()),
     }
-
-
-def _is_in_readme(benchmark: str, line: Figure) -> bool:
-    return (benchmark, line.name) in README_FIGURES
 
 
 def blocks() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ __all__ = [
     "counts_table",
     "is_beside_a_peer",
     "ratios_table",
+    "selected_ratios_table",
     "support_table",
     "table",
 ]
@@ -95,12 +97,29 @@ def ratios_table(recorded: Results) -> str:
     ]
     with_goals = {name for name, line in figures if line.goal}
     rows = [
-        [f"`{name}`", _quantity(line), words.middle(line), words.spread(line), words.goal(line)]
+        (name, line)
         for name, line in figures
         if (is_beside_a_peer(line) and (line.goal or name not in with_goals))
         or (line.goal and not line.met)
     ]
-    return table(["benchmark", "figure", "median", "95 % interval", "goal"], rows)
+    return _figures_table(rows)
+
+
+def selected_ratios_table(recorded: Results, wanted: Collection[tuple[str, str]]) -> str:
+    """Return a table of the ratios whose benchmark and name are in `wanted`."""
+    return _figures_table(
+        [(name, line) for name, line in recorded.figures() if (name, line.name) in wanted]
+    )
+
+
+def _figures_table(figures: Iterable[tuple[str, Figure]]) -> str:
+    return table(
+        ["benchmark", "figure", "median", "95 % interval", "goal"],
+        [
+            [f"`{name}`", _quantity(line), words.middle(line), words.spread(line), words.goal(line)]
+            for name, line in figures
+        ],
+    )
 
 
 def _quantity(line: Figure) -> str:

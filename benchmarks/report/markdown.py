@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from benchmarks.measure import Figure
 from benchmarks.report import words
 from benchmarks.report.compare import Change
 from benchmarks.report.results import Outcome, Results
 
-__all__ = ["document", "selection", "table"]
+__all__ = ["document", "table"]
 
 _HEAD = ("benchmark", "figure", "median", "95 % interval", "n", "goal")
 _CHANGED = ("benchmark", "figure", "before", "now", "change")
@@ -30,12 +30,6 @@ def table(results: Results) -> str:
     """One row for each figure; a benchmark without any has one that says why."""
     rows = [row for name, outcome in results.benchmarks.items() for row in _rows(name, outcome)]
     return _table(_HEAD, rows)
-
-
-def selection(results: Results, wanted: Callable[[str, Figure], bool]) -> str:
-    """Return a table of the figures that a function of benchmark and figure selects."""
-    chosen = [_row(name, line) for name, line in results.figures() if wanted(name, line)]
-    return _table(_HEAD, chosen)
 
 
 def _rows(name: str, outcome: Outcome) -> list[Sequence[str]]:

@@ -30,6 +30,8 @@ _NO_EFFECT = (
     "Accepted without effect, for queries of [Spark's connector](from-spark-kafka.md#steps)."
 )
 
+_END = "End of a batch read, exclusive, in the form of the starting option. Default: `latest`."
+
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -215,15 +217,15 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     ending_offsets: Offsets | None = Field(
         default=None,
-        description="End of a batch read, exclusive: `latest`, or JSON as `startingOffsets`.",
+        description=_END,
     )
     ending_timestamp: Moment | None = Field(
         default=None,
-        description="End of a batch read, exclusive, as `startingTimestamp`.",
+        description=_END,
     )
     ending_offsets_by_timestamp: Moments | None = Field(
         default=None,
-        description="End of a batch read, exclusive, as `startingOffsetsByTimestamp`.",
+        description=_END,
     )
     fail_on_data_loss: bool = Field(
         default=True,

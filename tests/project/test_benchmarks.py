@@ -376,11 +376,6 @@ class TestMarkdown:
         assert "| Iceberg's own is missing: it exists for <4.1> |" in text
         assert "| failed: wrong output: rows & sum |" in text
 
-    def test_a_selection_has_what_is_wanted_and_no_more(self, whole):
-        every = [line for _, line in whole.figures()]
-        text = markdown.selection(whole, lambda _, line: line is every[0])
-        assert text.splitlines()[2:] == markdown.table(whole).splitlines()[2:3]
-
     def test_the_document_says_where_and_how(self):
         text = markdown.document(results(ratio(2.4, 2.5, 2.6)))
         assert "2026-11-21 08:30 UTC, commit 0123456789. x, 2 cores, 24 GiB, ext4" in text

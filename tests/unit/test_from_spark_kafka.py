@@ -10,7 +10,8 @@ from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
 PAGE = (ROOT / "docs" / "from-spark-kafka.md").read_text()
 ROW = re.compile(
-    r"^\| (`[\w.]+`(?:, `[\w.]+`)*) \| (same|no effect|unknown|refused|other) \|", re.MULTILINE
+    r"^\| (`[\w.]+`(?:, `[\w.]+`)*)(?: \(sink\))? \| (same|no effect|unknown|refused|other) \|",
+    re.MULTILINE,
 )
 VALUES = {
     "kafka.bootstrap.servers": "b:9092",
