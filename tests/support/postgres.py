@@ -8,7 +8,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,8 +36,8 @@ def find_programs() -> Path | None:
 
 
 @contextmanager
-def open_postgres(binaries: Path) -> Iterator[str]:
-    """The URI of its database ``postgres``, for SQLAlchemy."""
+def open_postgres(binaries: Path, **settings: str) -> Iterator[str]:
+    """The URI of its database ``postgres``, for SQLAlchemy; settings are those of the server."""
     (port,) = free_ports(1)
     as_root = os.geteuid() == 0
     # What pytest makes is closed to other users.
@@ -46,7 +46,7 @@ def open_postgres(binaries: Path) -> Iterator[str]:
     ) as name:
         folder = Path(name)
         _make(binaries, folder)
-        with _running(binaries, folder, port):
+        with _running(binaries, folder, {**_SETTINGS, **settings, "port": str(port)}):
             yield f"postgresql+psycopg2://{USER}:{PASSWORD}@127.0.0.1:{port}/postgres"
 
 
@@ -64,17 +64,16 @@ def _make(binaries: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _running(binaries: Path, folder: Path, port: int) -> Iterator[None]:
+def _running(binaries: Path, folder: Path, settings: Mapping[str, str]) -> Iterator[None]:
     log = folder / "log"
-    known = {**_SETTINGS, "port": str(port)}
     command = [str(binaries / "postgres"), "-D", str(folder / "data")]
-    command += [part for key, value in known.items() for part in ("-c", f"{key}={value}")]
+    command += [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
     with log.open("wb") as out:
         server = subprocess.Popen(
             [*_dying_with_us(), *command], stdout=out, stderr=out, **_other(folder)
         )
     try:
-        _await(port, server, log)
+        _await(settings["port"], server, log)
         yield
     finally:
         server.kill()
@@ -105,7 +104,7 @@ def _somebody() -> str:
     wait=wait_fixed(0.1),
     reraise=True,
 )
-def _await(port: int, server: subprocess.Popen, log: Path) -> None:
+def _await(port: str, server: subprocess.Popen, log: Path) -> None:
     assert server.poll() is None, log.read_text()
     psycopg2.connect(
         host="127.0.0.1", port=port, user=USER, password=PASSWORD, dbname="postgres"

@@ -1,0 +1,131 @@
+"""A worker of Kafka Connect that runs Debezium's connector for PostgreSQL.
+
+The worker is distributed: it keeps its offsets in Kafka. A standalone worker overwrites a file; a
+kill during that write would start a second snapshot, which lacks the deletions before it.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
+from krishiv_spark.kafka.dev.clusters import free_ports
+from krishiv_spark.kafka.dev.maven import Jar, bring, java
+from servers.processes import Server, running
+
+__all__ = ["DEBEZIUM", "postgres_source", "running_debezium"]
+
+DEBEZIUM = "3.6.1.Final"
+_JARS = (
+    Jar("org.apache.kafka", "connect-runtime", KAFKA_VERSION),
+    Jar("org.apache.kafka", "connect-json", KAFKA_VERSION),
+    Jar("io.debezium", "debezium-connector-postgres", DEBEZIUM),
+    Jar("org.slf4j", "slf4j-simple", "1.7.36"),  # the log
+)
+_NAME = "source"
+_MAIN = "org.apache.kafka.connect.cli.ConnectDistributed"
+_WORKER = {
+    "group.id": "connect",
+    "plugin.discovery": "service_load",
+    "offset.storage.partitions": "1",
+    "status.storage.partitions": "1",
+    "offset.flush.interval.ms": "2000",
+    # The shortest that a broker accepts: a new worker waits as long for one that was killed.
+    "session.timeout.ms": "6000",
+    "heartbeat.interval.ms": "2000",
+    "scheduled.rebalance.max.delay.ms": "0",
+}
+
+
+def postgres_source(uri: str, **settings: str) -> dict[str, str]:
+    """Return the configuration of a connector for all tables of the schema ``public``.
+
+    Args:
+        uri: The database, with user and password. Its server has ``wal_level = logical``.
+        settings: Other properties of the connector, with "_" for ".".
+    """
+    database = urlsplit(uri)
+    return {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "tasks.max": "1",
+        "plugin.name": "pgoutput",
+        "database.hostname": str(database.hostname),
+        "database.port": str(database.port),
+        "database.user": str(database.username),
+        "database.password": str(database.password),
+        "database.dbname": database.path.removeprefix("/"),
+        "topic.prefix": "srv",
+        "schema.include.list": "public",
+        "publication.autocreate.mode": "filtered",
+        "poll.interval.ms": "100",
+        "slot.retry.delay.ms": "1000",
+        **{key.replace("_", "."): value for key, value in settings.items()},
+    }
+
+
+@contextmanager
+def running_debezium(
+    folder: Path, bootstrap: str, source: Mapping[str, str], *, schemas: bool = False
+) -> Iterator[Server]:
+    """Run a worker with one connector, which writes JSON to ``<topic.prefix>.<schema>.<table>``.
+
+    Args:
+        folder: An empty folder, for the worker's properties and log.
+        bootstrap: Addresses of the brokers.
+        source: Configuration of the connector.
+        schemas: True to wrap each key and value in its schema.
+
+    Yields:
+        The process, which can be killed and restarted.
+
+    Raises:
+        KrishivError: If the jars cannot be downloaded, or there is no Java.
+    """
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    properties = folder / "worker.properties"
+    known = {**_list_properties(bootstrap, schemas=schemas), "listeners": url}
+    properties.write_text("".join(f"{key}={value}\n" for key, value in known.items()))
+    jars = bring(f"debezium-{DEBEZIUM}-kafka-{KAFKA_VERSION}", _JARS, transitive=True)
+    command = [java(), "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command += ["-cp", f"{jars}/*", _MAIN, str(properties)]
+    with running(command, folder, lambda: _expect_running(url, source)) as server:
+        yield server
+
+
+def _list_properties(bootstrap: str, *, schemas: bool) -> dict[str, str]:
+    known = {"bootstrap.servers": bootstrap, **_WORKER}
+    for store in ("config", "offset", "status"):
+        known[f"{store}.storage.topic"] = f"connect-{store}"
+        known[f"{store}.storage.replication.factor"] = "1"
+    for part in ("key", "value"):
+        known[f"{part}.converter"] = "org.apache.kafka.connect.json.JsonConverter"
+        known[f"{part}.converter.schemas.enable"] = str(schemas).lower()
+    return known
+
+
+def _expect_running(url: str, source: Mapping[str, str]) -> None:
+    """Raise unless the connector's task runs; configure it if the worker does not know it."""
+    try:
+        status = _request("GET", f"{url}/connectors/{_NAME}/status")
+    except urllib.error.HTTPError as error:
+        if error.code == 404:  # noqa: PLR2004  "not found"
+            _request("PUT", f"{url}/connectors/{_NAME}/config", source)
+        raise
+    states = [task["state"] for task in status["tasks"]]
+    if states != ["RUNNING"]:
+        raise ConnectionError(f"{_NAME} does not run: {status}")
+
+
+def _request(method: str, url: str, body: Mapping[str, str] | None = None) -> dict:
+    content = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, content, headers, method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
