@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "REFUSALS",
     "check_expiry",
+    "check_sequence_number",
     "find_named_ids",
     "get_aging_time_ms",
     "has_expired_since",
@@ -231,6 +232,28 @@ def check_expiry(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> Non
         )
 
 
+def check_sequence_number(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> None:
+    """Refuse a snapshot that a commit to another branch has overtaken.
+
+    PyIceberg raises ValueError for it, which leaves open whether the commit was accepted.
+
+    Args:
+        metadata: Metadata of the table, as the commit compares it.
+        updates: The updates of the commit.
+
+    Raises:
+        CommitFailedException: If the table has a snapshot with this sequence number or a later one.
+    """
+    newest = _newest_sequence_number(metadata)
+    for added in (one.snapshot for one in updates if isinstance(one, AddSnapshotUpdate)):
+        number = added.sequence_number or 0
+        if 0 < number <= newest and added.parent_snapshot_id is not None:
+            raise CommitFailedException(
+                f"Requirement failed: another commit has the sequence number {number}; the newest "
+                f"one of the table is {newest}"
+            )
+
+
 def find_named_ids(metadata: TableMetadata) -> Iterator[int]:
     """Yield the ids of the snapshots that tags, and branches except the main one, need."""
     by_id: dict[int, Snapshot] = {}
@@ -249,9 +272,11 @@ def may_have_expired_since(metadata: TableMetadata, base: TableMetadata) -> bool
 
 
 def has_expired_since(metadata: TableMetadata, base: TableMetadata) -> bool:
-    """Return True if a snapshot was committed and has expired since `base`.
+    """Return True if a snapshot was committed and may have expired since `base`.
 
-    Sequence numbers grow by one with each snapshot (Iceberg spec, "Sequence Numbers").
+    Sequence numbers grow by one with each snapshot (Iceberg spec, "Sequence Numbers"). Only a
+    commit that lost a race leaves some out (`LostRaces`), which count as expired here: whether a
+    number was never used cannot be told from its snapshot having expired.
     """
     before, now = _newest_sequence_number(base), _newest_sequence_number(metadata)
     present = (snapshot.sequence_number or 0 for snapshot in metadata.snapshots)

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg._pyiceberg import apply_updates
-from krishiv_spark.iceberg.commit_rules import check_expiry
+from krishiv_spark.iceberg.commit_rules import check_expiry, check_sequence_number
 from krishiv_spark.iceberg.embedded import CatalogFile
 from krishiv_spark.iceberg.file_access import FileAccess, warn_of_ignored
 from krishiv_spark.iceberg.file_io import GuardedFileIO, get_access
@@ -146,6 +146,7 @@ class GuardedMetastoreCatalog(GuardedCatalog, MetastoreCatalog):
         for requirement in requirements:
             requirement.validate(current_table.metadata)
         check_expiry(current_table.metadata, updates)
+        check_sequence_number(current_table.metadata, updates)
         metadata = apply_updates(current_table, updates)
         version = self._parse_metadata_version(current_table.metadata_location) + 1
         # PyIceberg's name, with the table's own id.

@@ -50,6 +50,7 @@ from krishiv_spark.sinks.iceberg.epoch_updates import (
 )
 from krishiv_spark.sinks.iceberg.expiry import delete_expired_files, expire_with_commit
 from krishiv_spark.sinks.iceberg.key_rule import KeyRule
+from krishiv_spark.sinks.iceberg.lost_races import LostRaces
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.table_setup import CachedTable, find_table
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
@@ -267,6 +268,7 @@ class EpochCommit:
         self._update = update
         self._key_rule = key_rule
         self._attempts: list[EpochTransaction] = []
+        self._lost = LostRaces()
         self._error: Exception | None = None
         self._winner: EpochTransaction | None = None
         self._expiry_refused: Exception | None = None
@@ -298,8 +300,10 @@ class EpochCommit:
                 break
             if found is not None:
                 self._check_own_epoch(found)
+                if isinstance(self._error, CommitFailedException):
+                    self._lost.record(self._attempts[-1].table.metadata, found.metadata)
             is_refused = isinstance(self._error, REFUSALS)
-            if not may_continue or (is_refused and not self._may_omit_expiry()):
+            if not may_continue or (is_refused and not self._may_ask_for_less()):
                 raise self._to_failure()
             if found is not None:
                 self._check_history(found)
@@ -317,7 +321,7 @@ class EpochCommit:
             self._attempt(table)
         except CommitRejected as error:
             head = table.metadata.current_snapshot_id
-            bases = (attempt.table_metadata.current_snapshot_id for attempt in self._attempts)
+            bases = (attempt.table.metadata.current_snapshot_id for attempt in self._attempts)
             if not self.is_unknown or head not in bases:
                 raise
             raise CommitUnknown(
@@ -334,6 +338,7 @@ class EpochCommit:
         transaction, before = EpochTransaction(table), table.metadata
         is_allowed = before.table_uuid not in _NEVER_EXPIRED
         transaction.may_expire = is_allowed and self._expiry_refused is None
+        transaction.skipped = self._lost.skipped
         progress = self._read_progress()
         with self._reject_table_errors():
             self._stage_snapshot(transaction, self._update.plan(table), progress)
@@ -356,6 +361,10 @@ class EpochCommit:
         summary = {**progress.summary, **epoch_properties.to_summary(self._epoch), **lineage}
         merge = self._options.merge_manifests
         EpochSnapshot(transaction, summary, changes, merge=merge).commit()
+
+    def _may_ask_for_less(self) -> bool:
+        """Return True if the refused attempt can be repeated without a part that is not needed."""
+        return self._lost.stop_skipping() or self._may_omit_expiry()
 
     def _may_omit_expiry(self) -> bool:
         """Return True if the refused attempt expired snapshots that no option asks to expire.
@@ -525,7 +534,7 @@ class EpochCommit:
     @property
     def _base(self) -> TableMetadata:
         """The table as the first attempt found it."""
-        return self._attempts[0].table_metadata
+        return self._attempts[0].table.metadata
 
     @property
     def _timeout_s(self) -> float:
@@ -551,7 +560,9 @@ class EpochCommit:
             )
         for attempt in self._attempts:
             remove_written(attempt.producer)
+        winners = self._lost.describe()
+        advice = f"; {winners}. Then restart the query" if winners else "; restart the query"
         return CommitRejected(
             f"{epoch} is not in the table after {len(self._attempts)} attempts in "
-            f"{self._timeout_s:g} s ('commitTimeout'): {reason}; restart the query"
+            f"{self._timeout_s:g} s ('commitTimeout'): {reason}{advice}"
         )

@@ -40,6 +40,7 @@ from krishiv_spark.sinks.iceberg.compaction_groups import (
 from krishiv_spark.sinks.iceberg.data_files import write_files
 from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
 from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges, check_staged_exist
+from krishiv_spark.sinks.iceberg.lost_races import LostRaces
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup, is_parquet, plan_data_files
 from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 from krishiv_spark.sinks.iceberg.table_setup import check_version
@@ -239,6 +240,7 @@ class Compaction:
     def __init__(self, options: IcebergSinkOptions) -> None:
         self._options = options
         self._numbers = itertools.count()
+        self._lost = LostRaces()
         self._may_have_succeeded = False
         """True from the moment a commit is sent until the catalog says that it was not accepted."""
 
@@ -309,11 +311,12 @@ class Compaction:
             if newer is None:
                 self._delete(table, [one for one in done if one not in same])
                 return _describe(same, changes, len(done) - len(same))
+            self._lost.record(table.metadata, newer.metadata)
             if not backoff.pause():
                 raise SinkError(
                     f"{FORMAT}: table {self._options.table_name} was not compacted in "
                     f"{self._options.commit_timeout / 1000:g} s ('commitTimeout'), because other "
-                    "writers commit to it: run the compaction again"
+                    f"writers commit to it; {self._lost.describe()}. Then run the compaction again"
                 )
             table, live = newer, _LiveFiles(newer)
 
@@ -328,6 +331,7 @@ class Compaction:
             SinkError: If the catalog refuses the commit.
         """
         transaction = EpochTransaction(table)
+        transaction.skipped = self._lost.skipped
         head = table.metadata.current_snapshot_id
         summary = {PARENT_KEY: str(head), _SUMMARY: str(groups)}
         merge = self._options.merge_manifests
@@ -364,7 +368,7 @@ class Compaction:
             if newest.metadata.snapshot_by_id(transaction.producer.snapshot_id) is not None:
                 return None
             has_lost = isinstance(error, CommitFailedException)
-            if has_lost and not may_have_expired_since(newest.metadata, transaction.table_metadata):
+            if has_lost and not may_have_expired_since(newest.metadata, transaction.table.metadata):
                 self._may_have_succeeded = False
                 remove_written(transaction.producer)
                 return newest

@@ -106,6 +106,8 @@ class EpochTransaction(Transaction):
     """True if the table's own properties may expire snapshots with the commit."""
     expires = False
     """True if they do."""
+    skipped = 0
+    """Number of sequence numbers that the snapshot leaves out. See `LostRaces`."""
 
     @property
     def table(self) -> Table:
@@ -114,8 +116,15 @@ class EpochTransaction(Transaction):
 
     @property
     def table_metadata(self) -> TableMetadata:
-        """The current metadata, without the staged updates."""
-        return self._table.metadata
+        """The current metadata, without the staged updates.
+
+        Its last sequence number includes those that the snapshot leaves out.
+        """
+        metadata = self._table.metadata
+        if not self.skipped or metadata.format_version == 1:
+            return metadata
+        newest = metadata.last_sequence_number + self.skipped
+        return metadata.model_copy(update={"last_sequence_number": newest})
 
     @property
     def producer(self) -> SnapshotProducer[Any]:

@@ -1,0 +1,139 @@
+"""Commits against writers that are faster, on real catalogs: how many races a commit can lose."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from iceberg_catalogs import ALL, REST
+from iceberg_life import IcebergLife, numbered
+from pyiceberg.exceptions import CommitFailedException
+
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.sinks.iceberg.committer import EpochCommit
+from servers.forwarding import forwarding
+
+everywhere = pytest.mark.parametrize("place", ALL, indirect=True)
+on_rest = pytest.mark.parametrize("place", [REST], indirect=True)
+
+LATENCY_S = 1.0
+
+
+@contextmanager
+def slow_commits(place):
+    """A life whose commits arrive late."""
+
+    def delay(message):
+        if message.method == "POST" and "/tables/" in message.path:
+            time.sleep(LATENCY_S)
+        return message
+
+    with forwarding(place.uri, delay) as uri:
+        there = {**place.options, "catalog.uri": uri}
+        yield lambda **given: IcebergLife(place.warehouse, **there, **given)
+
+
+@contextmanager
+def writing(place, branch, pause_s):
+    """Another program appends to a branch, again and again."""
+    stop, made = threading.Event(), []
+
+    def write():
+        while not stop.wait(pause_s):
+            with place.table() as table:
+                try:
+                    table.append(numbered(100 + len(made), 1), branch=branch)
+                    made.append(branch)
+                except CommitFailedException:
+                    pass
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+def make_branch(place):
+    with place.table() as table:
+        head = table.current_snapshot().snapshot_id
+        table.manage_snapshots().create_branch(head, "other").commit()
+
+
+@pytest.fixture
+def attempts(monkeypatch):
+    """The requests of commits of epochs."""
+    made, real = [], EpochCommit._compare_and_set
+
+    def compare_and_set(commit, transaction):
+        made.append(transaction)
+        real(commit, transaction)
+
+    monkeypatch.setattr(EpochCommit, "_compare_and_set", compare_and_set)
+    return made
+
+
+@on_rest
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_writer_on_another_branch_costs_a_commit_few_races(place, attempts, mode):
+    """Its snapshots take the sequence numbers; three come while a commit is under way."""
+    given = {"mode": "upsert", "keyColumns": "id"} if mode == "upsert" else {}
+    place.life(**given).epoch(0, numbered(0))
+    make_branch(place)
+    attempts.clear()
+    with slow_commits(place) as life, writing(place, "other", LATENCY_S / 4) as made:
+        for epoch in (1, 2, 3):
+            while not made:
+                time.sleep(0.1)
+            life(commitTimeout="60 s", **given).epoch(epoch, numbered(epoch))
+            made.clear()
+    assert len(attempts) <= 3 * 4
+    assert place.ids() == list(range(40))
+    with place.table() as table:
+        numbers = [one.sequence_number for one in table.snapshots()]
+        assert sorted({*numbers}) == sorted(numbers)
+        assert table.scan(snapshot_id=table.refs()["other"].snapshot_id).to_arrow().num_rows > 10
+
+
+@on_rest
+def test_a_writer_on_the_same_branch_is_named(place):
+    place.life().epoch(0, numbered(0))
+    with slow_commits(place) as life, writing(place, "main", 0.05) as made:
+        while not made:
+            time.sleep(0.1)
+        staged = life().stage(1, numbered(1))
+        named = (
+            r"faster writers during \d+ lost races: a writer without a name, by append on branch"
+        )
+        with pytest.raises(
+            CommitRejected, match=named + r" main \(\d+ commits\)\. Let them commit"
+        ):
+            life(commitTimeout="5 s").publish(1, staged, numbered(1))
+
+
+@everywhere
+def test_one_commit_to_another_branch_costs_one_race(place, attempts, monkeypatch):
+    """The numbers that the second attempt leaves out are for commits that come beside it."""
+    place.life().epoch(0, numbered(0))
+    make_branch(place)
+    real, left = EpochCommit._compare_and_set, [2]
+
+    def compare_and_set(commit, transaction):
+        if left[0]:
+            with place.table() as table:
+                for number in range(left[0]):
+                    table.append(numbered(50 + number), branch="other")
+            left[0] -= 1
+        real(commit, transaction)
+
+    monkeypatch.setattr(EpochCommit, "_compare_and_set", compare_and_set)
+    life = IcebergLife(place.warehouse, **place.options)
+    staged = life.stage(1, numbered(1))
+    attempts.clear()
+    life.publish(1, staged, numbered(1))
+    assert [transaction.skipped for transaction in attempts] == [0, 4]
+    life.epoch(1, numbered(1))  # a replay
+    life.epoch(2, numbered(2))
+    assert place.ids() == list(range(30))
