@@ -275,8 +275,8 @@ def has_expired_since(metadata: TableMetadata, base: TableMetadata) -> bool:
     """Return True if a snapshot was committed and may have expired since `base`.
 
     Sequence numbers grow by one with each snapshot (Iceberg spec, "Sequence Numbers"). Only a
-    commit that lost a race leaves some out (`LostRaces`), which count as expired here: whether a
-    number was never used cannot be told from its snapshot having expired.
+    commit that lost a race leaves some out (`LostRaces`), which count as expired here: the table
+    does not show whether a number was never used or its snapshot has expired.
     """
     before, now = _newest_sequence_number(base), _newest_sequence_number(metadata)
     present = (snapshot.sequence_number or 0 for snapshot in metadata.snapshots)
