@@ -71,7 +71,11 @@ from krishiv_spark.storage.settings import StoreSettings
 from krishiv_spark.storage.storage import StorageOptions
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "benchmarks" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 FILES = (
     "examples/json_source.py",
     "examples/sqlite_sink.py",

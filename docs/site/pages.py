@@ -22,7 +22,12 @@ _PERFORMANCE = "docs/performance.md"
 _FOLDERS = tuple(
     f"docs{name}" for name in ("", "/advisories", "/authors", "/design", "/guides", "/upstream")
 )
-_PATTERNS = (*(f"{folder}/*.md" for folder in _FOLDERS), "model/README.md", "[CRS]*.md")
+_PATTERNS = (
+    *(f"{folder}/*.md" for folder in _FOLDERS),
+    "benchmarks/README.md",
+    "model/README.md",
+    "[CRS]*.md",
+)
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _FILE_NAME = re.compile(r"\[(?:[\w-]+/)*([\w-]+)\.md(?=\]\()")
 _DRAWING = re.compile(r"!\[[^\]]*\]\(([\w/-]+\.svg)\)")

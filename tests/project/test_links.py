@@ -9,7 +9,7 @@ from wheels import ROOT
 
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/**/*.md", "model/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "model/*.md", "benchmarks/*.md")
     for page in ROOT.glob(pattern)
     if page.parent != ROOT / "docs" / "site"
 )
