@@ -136,8 +136,8 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
         default=1_000_000,
         ge=0,
         validation_alias="kafka.batch.size",
-        description="Maximum size of a batch of one partition in bytes, before compression. The "
-        "topic's `max.message.bytes` must allow it.",
+        description="Maximum size of a batch in bytes, before compression. The topic's "
+        "`max.message.bytes` must allow it.",
     )
     value_format: Literal["raw", "avro"] = Field(
         default="raw",

@@ -294,20 +294,18 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     bad_records: Literal["fail", "null", "divert"] = Field(
         default="fail",
-        description="Action for a value that does not fit the schema: `fail`; `null`: nulls in its "
-        "columns; `divert`: nulls, the value in a column `_raw` and the reason in "
-        "`_error`.",
+        description="Action for a value that does not fit the schema: `fail`; `null`: a row of "
+        "nulls; `divert`: a row of nulls with the value in `_raw` and the reason in `_error`.",
     )
     null_values: Literal["keep", "drop", "bad"] | None = Field(
         default=None,
-        description="Action for a record without a value (a tombstone): `keep` it as a row with "
-        "nulls (default, with a warning), `drop` it, or treat it as a `bad` value.",
+        description="Action for a record without a value (a tombstone): `keep` a row of nulls "
+        "(default, with a warning), `drop` it, or treat it as a `bad` value.",
     )
     unknown_fields: Literal["ignore", "count", "fail", "keep"] = Field(
         default="ignore",
-        description="Action for fields of JSON values outside of the schema: `ignore` them, "
-        "`count` them by name in the log, `fail`, or `keep` them as JSON in a column "
-        "`_unknown`.",
+        description="Action for JSON fields outside of the schema: `ignore`, `count` them in the "
+        "log, `fail`, or `keep` them as JSON in a column `_unknown`.",
     )
     time_zone: Zone | None = Field(
         default=None,
@@ -334,8 +332,8 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     idle_timeout: Duration = Field(
         default=30_000,
         ge=0,
-        description="Ignore a partition when computing the watermark if its newest record is older "
-        "than the newest record of any partition by more than this.",
+        description="Time by which the newest record of a partition may be older than that of "
+        "another before the watermark ignores the partition.",
     )
     max_skew: Duration | None = Field(
         default=None,
