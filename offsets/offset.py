@@ -208,10 +208,15 @@ def _check_form(cls: type[Offset], kind: object, version: object, value: object)
 
 def _package_of(cls: type[Offset]) -> str:
     """Return the distribution with an offset's class, which may be another package's."""
-    from importlib.metadata import packages_distributions
+    from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 
     root = cls.__module__.partition(".")[0]
-    return next(iter(packages_distributions().get(root, ())), root.replace("_", "-"))
+    usual = root.replace("_", "-")
+    try:
+        distribution(usual)
+    except PackageNotFoundError:  # the files of all packages have to be read, which takes a second
+        return next(iter(packages_distributions().get(root, ())), usual)
+    return usual
 
 
 def _shorten(value: object, limit: int = 200) -> str:

@@ -1,5 +1,6 @@
 """Fixtures for every test: one Spark session per process, with a folder of its own."""
 
+import gc
 import logging
 import os
 import sys
@@ -31,6 +32,7 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 # The same examples in each run, except in the soak; a failure prints how to see it again.
 settings.register_profile("krishiv", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("some", settings.get_profile("krishiv"), max_examples=30)
 settings.register_profile("soak", deadline=None, print_blob=True)
 settings.load_profile("krishiv")
 
@@ -59,6 +61,17 @@ CORE_CASES = frozenset(
     )
 )
 """Cases that `./run test` runs of a suite marked `core_cases`; `--all` runs the others too."""
+
+
+def pytest_sessionstart() -> None:
+    gc.disable()  # a collection finds nothing among thousands of tests that are kept
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Exempt the collected tests from later collections, each of which would visit all of them."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by the markers, and before xdist assigns groups

@@ -18,6 +18,8 @@ from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.testing import Commit, Crash, Fault
 from krishiv_spark.testing.suites.base import GOOD_EPOCH, STAGED, SinkPlayer
 
+pytestmark = pytest.mark.long  # starts a broker; test_kafka_windows.py has those of each topic
+
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 LATE = {"kafka.transaction.timeout.ms": "4000"}
 INTENT = {"krishiv_spark.offsets.epoch_log:EpochLog.intend": OSError}

@@ -27,6 +27,8 @@ from krishiv_spark.errors import CommitRejected, CommitUnknown, KrishivError, Op
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 
+pytestmark = pytest.mark.long  # starts servers; tests/unit has the embedded catalog
+
 SECRET = "hunter3-very-secret"
 
 everywhere = pytest.mark.parametrize("place", ALL, indirect=True)

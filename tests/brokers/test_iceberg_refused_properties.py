@@ -25,7 +25,10 @@ from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from servers.forwarding import Message, forwarding
 
-pytestmark = pytest.mark.parametrize("place", [REST], indirect=True)
+pytestmark = [
+    pytest.mark.long,  # starts the server of a catalog
+    pytest.mark.parametrize("place", [REST], indirect=True),
+]
 
 UPSERT = {"mode": "upsert", "keyColumns": "id", "orderColumn": "id"}
 

@@ -20,6 +20,8 @@ from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.dev import ACLS, clusters, open_cluster
 
+pytestmark = pytest.mark.long  # starts a broker
+
 ONE = TopicPartition("a", 0)
 REPLICATED = {"default.replication.factor": "3", "min.insync.replicas": "2"}
 

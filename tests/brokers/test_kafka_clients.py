@@ -22,6 +22,8 @@ from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 
+pytestmark = pytest.mark.long  # starts a broker
+
 JOBS = 12
 
 

@@ -25,6 +25,8 @@ from krishiv_spark.sinks.kafka import task as tasks
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.participant import read_outcome_from_log
 
+pytestmark = pytest.mark.long  # starts a broker for each version
+
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 TIMEOUT_MS = 1_500
 USES = 4

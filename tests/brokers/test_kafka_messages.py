@@ -12,6 +12,8 @@ from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 
+pytestmark = pytest.mark.long  # starts a broker
+
 EPOCH = [
     ("check", "Metadata"),
     ("stage", "DescribeTransactions"),

@@ -21,7 +21,7 @@ from krishiv_spark.sinks.kafka.participant import KafkaParticipant
 from krishiv_spark.sinks.kafka.target_topics import count_partitions, fetch_writable_topic
 from krishiv_spark.sinks.kafka.task import StagedTransaction
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.long]  # starts a broker
 
 LOSS = pytest.mark.parametrize("fail", ["true", "false"])
 PARTIAL = pytest.mark.parametrize("kept", [(), (0, 1), (2,)], ids=["none", "two", "one"])

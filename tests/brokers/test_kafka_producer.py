@@ -109,6 +109,7 @@ def test_a_broker_that_dies_and_comes_back(bench, topic):
     bench.assert_exact(topic)
 
 
+@pytest.mark.long  # waits for a broker
 def test_a_broker_that_does_not_answer_for_a_while(bench, topic):
     def pause():
         bench.cluster.brokers[0].pause()

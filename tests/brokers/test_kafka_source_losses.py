@@ -177,6 +177,7 @@ def test_a_start_that_is_named_and_has_aged_out_is_lost(kafka):
 # --- the log loses its end
 
 
+@pytest.mark.long  # restarts brokers
 def test_a_log_that_was_cut_off_and_has_grown_again_is_noticed(kafka):
     topic = kafka.topic(*range(10))
     seen, end = read_on(reading(kafka, topic))

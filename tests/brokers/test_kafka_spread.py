@@ -15,6 +15,8 @@ from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.writer import KafkaAtLeastOnceWriter, KafkaWriter
 
+pytestmark = pytest.mark.long  # starts a broker
+
 KEYS = [f"key {number}" for number in range(40)]
 FEW, MANY = 2, 6
 

@@ -24,6 +24,8 @@ from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.kafka import task as tasks
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 
+pytestmark = pytest.mark.long  # starts a broker for each version
+
 BEFORE_VERIFICATION = "3.5.2"
 UNVERIFIED = {"transaction.partition.verification.enable": "false"}
 OPTIONS = {"kafka.batch.size": "200"}  # so that rows leave at once

@@ -1,17 +1,23 @@
 """Fixtures: one broker for all suites of Kafka, and a producer for each."""
 
+from pathlib import Path
+
 import pytest
 from kafka import KafkaProducer
 
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.records import warm_up
 
+FOLDER = Path(__file__).parent
+
 
 @pytest.hookimpl(tryfirst=True)  # before tests/conftest.py looks for the marker
 def pytest_collection_modifyitems(items):
     """The guide shows the suites of its examples as they are: the marker cannot stand there."""
     for item in items:
-        if item.path.stem.endswith("_example"):  # spark/test_authors_guide.py runs each case
+        if item.path.parent == FOLDER and item.path.stem.endswith(
+            "_example"
+        ):  # spark/test_authors_guide.py runs each case
             item.add_marker(pytest.mark.variant)
 
 

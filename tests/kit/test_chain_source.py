@@ -21,9 +21,7 @@ SEEN = {
 }
 
 
-# As the sources of which it is a chain, in every run.
-@pytest.mark.long_cases("test_memory_is_bounded", "test_an_offset_has_one_text")
-@pytest.mark.core_cases
+@pytest.mark.variant  # the sources of which it is a chain have suites of their own
 class TestChainSource(SourceConformance):
     """Whenever a query begins, its rows are those of the table, and those of the topic since."""
 

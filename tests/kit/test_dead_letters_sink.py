@@ -9,7 +9,7 @@ from letter_sides import LettersInFiles, LettersInTopic, sink_with_letters
 from krishiv_spark.testing import SinkConformance
 
 
-@pytest.mark.core_cases
+@pytest.mark.variant  # it is the log of any fan-out
 class TestLettersInFiles(SinkConformance):
     random_sequences = 10
 

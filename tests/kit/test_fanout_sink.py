@@ -19,11 +19,7 @@ class Pair:
         return make_pair(self.sides(), folder)
 
 
-# A table makes thousands of calls in an epoch, and these go through all of them.
-@pytest.mark.long_cases(
-    "test_an_unknown_outcome_is_looked_up", "test_a_stale_driver_cannot_publish"
-)
-@pytest.mark.core_cases
+@pytest.mark.variant  # both sides have suites of their own
 class TestFilesAndTable(Pair, SinkConformance):
     def sides(self):
         return Files, Table

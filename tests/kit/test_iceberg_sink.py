@@ -77,7 +77,7 @@ class TestPartitionedIcebergSink(SinkConformance):
     test_an_unknown_outcome_is_looked_up = None
 
 
-@pytest.mark.core_cases
+@pytest.mark.variant  # the same marks, with deletes beside the rows
 class TestMergeOnReadUpserts(SinkConformance):
     """Rows are deleted by their positions, in the snapshot that adds the new ones."""
 

@@ -92,8 +92,8 @@ FOUND = [
     ("KeepsItsRunOnSelf", "a_commit_knows_only_what_the_messages_say", Rule.WORKS),
     ("KeepsItsRunInAList", "a_commit_knows_only_what_the_messages_say", Rule.WORKS),
     ("KeepsPartsOnSelf", "a_commit_knows_only_what_the_messages_say", Rule.NO_ROW_LOST),
-    ("LeavesALock", "death_at_any_call", Rule.GOES_ON),
     ("RemembersItsFirstLook", "abort_after_a_failed_commit_touches_nothing", Rule.GOES_ON),
+    ("LeavesALock", "death_at_any_call", Rule.GOES_ON),
     # abort and discard
     ("DeletesOnAbort", "abort_after_a_failed_commit_touches_nothing", Rule.NO_ROW_LOST),
     ("CleansUpAfterItsCommit", "an_unknown_outcome_is_looked_up", Rule.NO_ROW_LOST),

@@ -539,6 +539,7 @@ class TestProgress:
 
 
 class TestFlames:
+    @pytest.mark.long
     def test_the_graph_shows_what_ran(self, tmp_path):
         file = tmp_path / "graph.svg"
         try:

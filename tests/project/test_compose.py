@@ -19,6 +19,7 @@ def services():
     return yaml.safe_load(FILE.read_text())["services"]
 
 
+@pytest.mark.long  # starts check-jsonschema
 def test_it_has_the_form_that_compose_reads():
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     done = subprocess.run([*command, FILE], capture_output=True, text=True, check=False)

@@ -271,11 +271,8 @@ name, more = "publish", lambda *_: [abs(-1) for _ in range(50)]
 }
 
 
-# One in every run: each counts a case twice, which takes seconds.
-@pytest.mark.parametrize(
-    "what",
-    [pytest.param(w, marks=[pytest.mark.long] if n else []) for n, w in enumerate(WORSE)],
-)
+@pytest.mark.long  # each counts a case twice, which takes seconds
+@pytest.mark.parametrize("what", WORSE)
 def test_a_planted_regression_is_found(what):
     case, name, which = WORSE[what]
     assert name in count_regressions(case, which)

@@ -59,6 +59,7 @@ def test_what_is_called_stands_below_who_calls_it_and_parts_stay_in_order(boxes)
     assert one[0] == pytest.approx(two[1])
 
 
+@pytest.mark.long
 def test_what_nobody_could_see_is_left_out():
     many = Counter({(Frame("f", f"{n}.py", "ours"),): 1 for n in range(2000)})
     assert len(re.findall("<rect", flame_graph("whole", many, 1.0))) == 1

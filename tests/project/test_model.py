@@ -24,6 +24,7 @@ def marked(cases):
     ]
 
 
+@pytest.mark.long  # runs TLC, as ./run model does
 @pytest.mark.parametrize("bound", marked(BOUNDS))
 def test_what_is_promised_holds_whatever_happens_in_whatever_order(bound: Bound):
     found = bound.check()
@@ -34,6 +35,7 @@ def test_what_is_promised_holds_whatever_happens_in_whatever_order(bound: Bound)
 RULED = marked(RULES)
 
 
+@pytest.mark.long  # runs TLC, as ./run model does
 @pytest.mark.parametrize("rule", RULED)
 def test_without_a_rule_something_else_does_not_hold(rule: Rule):
     assert rule.check(on=False).violated == rule.caught_by

@@ -53,6 +53,7 @@ def trees(plain_clone, tmp_path_factory) -> tuple[dict[str, bytes], Path]:
     return before, tree
 
 
+@pytest.mark.long  # creates a format in a clone
 def test_a_new_format_adds_its_own_files_and_changes_nothing_but_its_class_and_pages(trees):
     before, tree = trees
     after = contents(tree)
@@ -61,6 +62,7 @@ def test_a_new_format_adds_its_own_files_and_changes_nothing_but_its_class_and_p
     assert changed == {"docs/formats.md", "README.md", "krishiv_spark/formats.py"}
 
 
+@pytest.mark.long  # creates a format in a clone
 def test_the_pages_show_a_new_format(trees):
     _, tree = trees
     assert "| `krishiv-tiny` | stream, batch | stream, batch |" in (tree / "README.md").read_text()
@@ -69,6 +71,7 @@ def test_the_pages_show_a_new_format(trees):
     assert "| `path` | required | Where the rows go. |" in page
 
 
+@pytest.mark.long  # creates a format in a clone
 def test_the_wheel_has_a_new_format_and_spark_finds_it(trees, tmp_path):
     _, tree = trees
     with zipfile.ZipFile(build_distribution(tree, "wheel", tmp_path / "wheel")) as archive:

@@ -64,6 +64,7 @@ def test_the_wheel_has_every_module_that_is_on_disk_and_no_other(wheel):
     assert {name for name in in_wheel(wheel) if name.endswith(".py")} == on_disk()
 
 
+@pytest.mark.long
 def test_the_source_distribution_makes_the_same_wheel(wheel, wheel_of_sdist):
     assert contents(wheel_of_sdist) == contents(wheel)
 
@@ -86,6 +87,7 @@ def test_the_wheel_claims_nothing_but_its_own_names(wheel):
     assert {name.partition(".data/")[2] for name in programs} == {"scripts/krishiv-spark-python"}
 
 
+@pytest.mark.long
 def test_every_module_of_the_wheel_can_be_imported_outside_the_repository(installed, tmp_path):
     modules = sorted(
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in on_disk()

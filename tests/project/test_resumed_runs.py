@@ -57,6 +57,7 @@ def _run(project: Path, *, resume: bool, part: str = "part") -> tuple[int, str]:
     return run.returncode, run.stdout.splitlines()[-1].strip("= ").partition(" in ")[0]
 
 
+@pytest.mark.long  # runs pytest in pytest
 def test_only_what_passed_is_left_out(project: Path) -> None:
     assert _run(project, resume=False) == (1, "1 failed, 4 passed, 1 skipped, 1 error")
     (project / "mended").touch()
@@ -64,12 +65,14 @@ def test_only_what_passed_is_left_out(project: Path) -> None:
     assert _run(project, resume=True) == (0, "1 skipped")
 
 
+@pytest.mark.long  # runs pytest in pytest
 def test_a_part_that_passed_is_green(project: Path) -> None:
     (project / "test_some.py").write_text("def test_one(): pass\n")
     assert _run(project, resume=False)[0] == 0
     assert _run(project, resume=True) == (0, "no tests ran")
 
 
+@pytest.mark.long  # runs pytest in pytest
 def test_a_changed_test_runs_again(project: Path) -> None:
     (project / "mended").touch()
     assert _run(project, resume=False) == (0, "5 passed, 1 skipped")
@@ -77,6 +80,7 @@ def test_a_changed_test_runs_again(project: Path) -> None:
     assert _run(project, resume=True) == (0, "5 passed, 1 skipped")
 
 
+@pytest.mark.long  # runs pytest in pytest
 def test_parts_do_not_mix_and_a_new_run_forgets(project: Path) -> None:
     (project / "mended").touch()
     _run(project, resume=False)

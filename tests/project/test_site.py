@@ -40,16 +40,19 @@ def test_each_page_of_the_navigation_is_there(site):
     assert len(listed) > 25
 
 
+@pytest.mark.long  # builds the site
 def test_the_first_page_has_the_drawing_as_a_part_of_it(site):
     assert '<svg xmlns="http://www.w3.org/2000/svg"' in (site / "html/index.html").read_text()
 
 
+@pytest.mark.long  # builds the site
 def test_links_of_the_repository_are_links_of_the_site(site):
     page = (site / "html/design.html").read_text()
     assert 'href="model/index.html"' in page
     assert (site / "html/examples/flights.ipynb").is_file()
 
 
+@pytest.mark.long  # builds the site
 def test_public_names_are_described(site):
     for page, names in (("api", ["memory_source", "each_batch"]), ("api-authors", ["Writer"])):
         text = (site / f"html/{page}.html").read_text()

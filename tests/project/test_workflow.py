@@ -20,6 +20,7 @@ def steps_of(workflow):
     return [step["run"] for job in jobs for step in job["steps"] if "run" in step]
 
 
+@pytest.mark.long  # starts check-jsonschema
 @pytest.mark.parametrize("path", [*WORKFLOWS, DEPENDABOT], ids=lambda path: path.name)
 def test_a_file_has_the_form_that_runners_read(path):
     schema = "vendor.dependabot" if path == DEPENDABOT else "vendor.github-workflows"

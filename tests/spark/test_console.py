@@ -72,7 +72,6 @@ def printed(tmp_path: Path, **options: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.core
 def test_epochs_reach_the_terminal(tmp_path: Path) -> None:
     output = printed(tmp_path, numRows="2")
     rule = "-" * 43

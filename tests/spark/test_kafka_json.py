@@ -228,7 +228,6 @@ def generated(draw, kinds):
     ]
 
 
-@pytest.mark.core
 @pytest.mark.usefixtures("session_zone")
 def test_values_are_those_of_from_json_or_bad(spark):
     print(f"seed {SEED}")

@@ -86,7 +86,6 @@ def test_it_shows_what_spark_s_own_sql_gives(view):
     assert sorted(map(repr, view.shown().collect())) == sorted(map(repr, expected.collect()))
 
 
-@pytest.mark.core
 def test_a_group_goes_with_its_last_row(view):
     view.bring(0, row("a"), row(None))
     view.bring(1, row("a", weight=-1), row("b"))

@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from store_or_skip import open_when_possible
@@ -11,6 +12,7 @@ from krishiv_spark.kafka.records import warm_up
 from krishiv_spark.testing.suites.base import ConnectorSuite
 from servers.stores import OPENED, Store
 
+FOLDER = Path(__file__).parent
 BROUGHT = {"azure", "gcs", "hdfs", "versity"}
 """Stores whose servers are built or downloaded first; moto is there with the other packages."""
 
@@ -55,19 +57,23 @@ def pytest_collection_modifyitems(items):
     ``--no-loadscope-reorder``, else the largest first. What only other stores than S3 show is long.
     """
     items.sort(key=lambda item: not _is_of_kit(item))
-    for item in filter(_is_of_kit, items):
-        item.add_marker(pytest.mark.xdist_group("kit"))
     for item in items:
-        if any(isinstance(told, str) and told in BROUGHT for told in _told(item)):
+        if FOLDER not in item.path.parents:
+            continue  # pytest passes the tests of all folders of a run
+        if _is_of_kit(item):
+            item.add_marker(pytest.mark.xdist_group("kit"))
+        if not BROUGHT.isdisjoint(_list_kinds(item)):
             item.add_marker(pytest.mark.long)
 
 
-def _told(item):
-    """Groups and parameters, among which is the kind of its store."""
+def _list_kinds(item):
+    """Yield the groups and the parameters that are texts: the kind of its store is among them."""
     yield from (mark.args[0] for mark in item.iter_markers("xdist_group"))
     params = item.callspec.params.values() if hasattr(item, "callspec") else ()
     for value in params:
-        yield value[0] if isinstance(value, tuple) else value
+        kind = value[0] if isinstance(value, tuple) and value else value
+        if isinstance(kind, str):
+            yield kind
 
 
 def _is_of_kit(item):

@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from available_now import run_to_end
 from pyspark.errors import StreamingQueryException
 from stream_copy import session
 
@@ -44,7 +45,7 @@ def main() -> None:
         writer = rows.writeStream.format(sink).options(**options, checkpointLocation=checkpoint)
         error = ""
         try:
-            writer.trigger(availableNow=True).start().awaitTermination()
+            run_to_end(writer.trigger(availableNow=True).start, checkpoint)
         except StreamingQueryException as failed:
             error = " ".join(str(failed).split())
         print("ENDED", sink, error, flush=True)

@@ -411,10 +411,13 @@ def run_interleaved(
     return len(journal.history)
 
 
-def test_each_epoch_is_once_wherever_one_driver_stops_for_another():
+@pytest.mark.parametrize(
+    "stride", [pytest.param(8, id="some"), pytest.param(2, marks=pytest.mark.long, id="all")]
+)
+def test_each_epoch_is_once_wherever_one_driver_stops_for_another(stride):
     # Driver 0 stops after any call of its epoch, and goes on after any call of driver 1, which
     # meanwhile may have taken over, published and folded more than once.
-    for stop, resume in itertools.product(range(28), range(0, 84, 2)):
+    for stop, resume in itertools.product(range(28), range(0, 84, stride)):
         run_interleaved([0] * stop + [1] * resume + [0] * 99, 2, (1, 3))
 
 
@@ -754,6 +757,7 @@ def test_a_process_opens_a_log_once(tmp_path):
 # --- size and cost
 
 
+@pytest.mark.long  # 10 000 epochs
 def test_a_log_stays_small_and_costs_the_same_for_ever():
     journal = ModelJournal()
     counting = Counting(journal)

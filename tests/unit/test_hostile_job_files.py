@@ -195,6 +195,7 @@ def test_files_are_read_with_any_ends_of_lines(tmp_path):
     assert read_small(tmp_path / "file") == "a\nb\nc\n" == (tmp_path / "file").read_text()
 
 
+@pytest.mark.long
 def test_values_of_variables_cannot_make_a_text_of_any_length(write, monkeypatch):
     monkeypatch.setenv("LONG", "x" * 100_000)
     lines = refused(write(f"{JOB}spark: {{a: '{'${LONG}' * 100_000}'}}"))

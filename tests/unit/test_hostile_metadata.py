@@ -223,6 +223,7 @@ def test_numbers_of_a_summary_that_are_none_change_nothing(warehouse):
 SCAN = ScanProjection(IO, Schema(), 0, None, None)
 
 
+@pytest.mark.long
 def test_a_file_of_any_size_makes_a_bounded_number_of_tasks():
     files = [TableFile("x", 2**62, 2**62), TableFile("y", 1, 1)]
     parts = plan_tasks(files, SCAN, choose_task_bytes(files, 2**27))

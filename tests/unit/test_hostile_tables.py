@@ -684,6 +684,7 @@ def test_a_main_branch_that_is_not_at_the_current_snapshot_is_refused(warehouse,
 # --- sizes
 
 
+@pytest.mark.long
 def test_metadata_that_is_too_large_is_not_read(warehouse):
     import resource
 

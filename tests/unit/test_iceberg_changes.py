@@ -37,6 +37,8 @@ from krishiv_spark.sources.iceberg.reader import IcebergOffset
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 ONE = Limit(files=1)
+SHARES = [pytest.param(1, marks=pytest.mark.long), 2**18]
+"""Rows of a file that a task compares at once; with 1, each row is compared alone."""
 """A batch of one snapshot, or of one file that was appended."""
 
 
@@ -445,7 +447,7 @@ class _Played:
 
 @in_both_modes
 @pytest.mark.parametrize("limit", [ONE, Limit(rows=5), UNLIMITED], ids=["one", "some", "all"])
-@pytest.mark.parametrize("share_rows", [1, 2**18])
+@pytest.mark.parametrize("share_rows", SHARES)
 @pytest.mark.parametrize("keys", ["", "id"])
 def test_changes_applied_by_weight_give_the_table(
     tmp_path_factory, monkeypatch, limit, share_rows, keys, mode
@@ -465,6 +467,7 @@ def test_changes_applied_by_weight_give_the_table(
     play()
 
 
+@pytest.mark.long
 def test_a_change_is_never_larger_than_the_difference(tmp_path_factory):
     @settings(max_examples=15)
     @given(st.lists(_EPOCH, min_size=2, max_size=4))
@@ -484,7 +487,7 @@ def test_a_change_is_never_larger_than_the_difference(tmp_path_factory):
     play()
 
 
-@pytest.mark.parametrize("share_rows", [1, 2**18])
+@pytest.mark.parametrize("share_rows", SHARES)
 @pytest.mark.parametrize("keys", ["", "id"])
 @pytest.mark.parametrize("limit", [ONE, UNLIMITED], ids=["one", "all"])
 def test_changes_are_what_another_upsert_takes(

@@ -250,6 +250,7 @@ def test_a_commit_that_was_sent_twice_is_looked_up(upserts, monkeypatch):
     assert upserts.groups() == []
 
 
+@pytest.mark.long  # dozens of epochs
 def test_other_partitions_meanwhile_leave_the_files_as_they_are(tmp_path, monkeypatch):
     upserts = Upserts(tmp_path, partitionBy="bucket(4, id)")
     upserts.run(epochs=6)
@@ -370,6 +371,7 @@ def test_other_commits_that_are_always_faster_end_it(upserts, monkeypatch):
     assert upserts.unnamed() == set()
 
 
+@pytest.mark.long  # dozens of epochs
 def test_a_stream_with_compact_auto_keeps_few_files(tmp_path):
     upserts = Upserts(tmp_path, compact="auto")
     upserts.write(range(300))

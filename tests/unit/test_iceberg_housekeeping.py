@@ -137,6 +137,7 @@ def test_whoever_has_decided_is_not_warned(tmp_path, caplog, given):
 # --- what is left
 
 
+@pytest.mark.long  # dozens of epochs
 @pytest.mark.parametrize("version", ["1", "2"])
 @pytest.mark.usefixtures("at_once")
 def test_metadata_of_appends_is_bounded(tmp_path, version):
@@ -149,6 +150,7 @@ def test_metadata_of_appends_is_bounded(tmp_path, version):
     assert ids(tmp_path) == list(range(250))
 
 
+@pytest.mark.long  # dozens of epochs
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
 def test_data_files_of_upserts_are_bounded(tmp_path, mode):

@@ -196,7 +196,10 @@ def test_a_relocation_that_is_killed_leaves_one_whole_warehouse_and_is_completed
 
 
 @pytest.mark.parametrize("step", ["table", "database", "switch", "switched"])
-@pytest.mark.parametrize("how", [[], ["--copy"]], ids=["move", "copy"])
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param([], id="move"), pytest.param(["--copy"], marks=pytest.mark.long, id="copy")],
+)
 def test_a_change_in_place_that_is_killed_is_completed(wh, step, how):
     before, new = history(wh), wh.parent / "new"
     shutil.copytree(wh, new)

@@ -180,6 +180,7 @@ def texts(batches, rows, length):
         yield pa.record_batch([pa.array(ids), text], schema=PAIR)
 
 
+@pytest.mark.long  # large files
 def test_changes_and_rewritten_files_are_never_in_memory_as_a_whole(tmp_path):
     life = IcebergLife(tmp_path, **CHANGES)
     assert publish(life, texts(40, 100, 100_000)) < 250  # of 400 MB

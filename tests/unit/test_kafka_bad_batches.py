@@ -313,6 +313,7 @@ def test_frames_of_zstd_that_want_a_window_or_a_dictionary_are_errors(head):
         rows(framed(bytes.fromhex(head) + bytes(40), "zstd"))
 
 
+@pytest.mark.long  # 45 MiB for each codec
 @pytest.mark.parametrize("codec", SQUEEZED)
 def test_a_large_batch_that_compaction_has_thinned_is_read_in_pieces(codec):
     deltas = [0, 7, 8, 500, 10_000]

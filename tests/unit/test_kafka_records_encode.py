@@ -191,6 +191,7 @@ def test_blocks_of_lz4_do_not_depend_on_each_other():
     assert flags & 0x20  # or Java's client refuses it
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("codec", "level"), [("gzip", 1), ("lz4", 9), ("zstd", 12)])
 def test_a_codec_may_be_told_how_hard_to_try(codec, level):
     words = np.random.default_rng(2).integers(0, 50, 20_000)

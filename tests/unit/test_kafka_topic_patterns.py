@@ -70,6 +70,7 @@ def test_a_loose_pattern_takes_linear_time():
     assert time.monotonic() - began_s < 5
 
 
+@pytest.mark.long  # computes until it is given up
 def test_a_pattern_that_only_python_has_is_given_up_after_a_while(monkeypatch):
     monkeypatch.setattr(subscription, "_LIMIT_S", 2.0)
     slow = "a" * 240 + "_-"

@@ -432,6 +432,7 @@ def test_an_epoch_that_was_replaced_before_it_was_read_is_no_loss(tmp_path):
     assert len(names(source.latest(end, UNLIMITED))) == 2
 
 
+@pytest.mark.long  # tries every call
 def test_every_call_of_a_sink_may_be_its_last(tmp_path):
     """A stream reads all visible rows of an epoch or none, and loses none."""
     schema = ids(0, 0).schema

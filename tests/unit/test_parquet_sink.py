@@ -219,6 +219,7 @@ def test_what_an_epoch_replaces_is_gone_from_the_disk_before_the_epoch_is_finish
 MOMENTS = [pytest.param(True, id="after"), pytest.param(False, id="before", marks=pytest.mark.long)]
 
 
+@pytest.mark.long  # the kit tries some of these deaths in each run
 @pytest.mark.parametrize("after", MOMENTS)
 @pytest.mark.parametrize("mode", list(OutputMode), ids=lambda mode: mode.value)
 def test_a_crash_at_any_call_to_the_file_system_is_survived(tmp_path, mode, after):

@@ -74,6 +74,7 @@ def read_all(source, end=None):
 # --- splitting
 
 
+@pytest.mark.long  # large files
 def test_row_groups_fall_into_exactly_one_range(tmp_path):
     path = put(
         tmp_path / "a.parquet", {"n": list(range(1000)), "s": ["x" * 9] * 1000}, row_group_size=70
@@ -117,6 +118,7 @@ def test_a_batch_is_small_where_rows_are_wide(tmp_path):
     assert counts == [7, 7, 6]
 
 
+@pytest.mark.long  # large files
 def test_a_huge_row_group_is_read_in_little_memory(tmp_path):
     path = tmp_path / "a.parquet"
     text = pa.array([os.urandom(50).hex() for _ in range(100_000)])
