@@ -86,7 +86,7 @@ def find_columns_error(options: KafkaSourceOptions, schema: str | None) -> str |
         options: The options of the source.
         schema: The columns that are passed to Spark, if any.
     """
-    if options.avro_parts:  # the columns are in the registry
+    if options.registered_parts:  # the columns are in the registry
         return None
     try:
         if schema is None:

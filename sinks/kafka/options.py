@@ -143,7 +143,7 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
         default="raw",
         description="Write the column `value` as bytes (`raw`), or as an Avro record of a schema "
         "registry (`avro`, with `registry.url`). Without a column `value`, all columns but Kafka's "
-        "are its fields: [kafka-avro.md](kafka-avro.md#write-avro).",
+        "are its fields: [kafka-schemas.md](kafka-schemas.md#write-avro).",
     )
     key_format: Literal["raw", "avro"] = Field(
         default="raw", description="The same for the column `key`."
@@ -153,7 +153,7 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
         validation_alias="registry.url",
         description="Address of a schema registry with Confluent's interface. Its other settings "
         "are options with the prefix `registry.` too: "
-        "[kafka-avro.md](kafka-avro.md#the-registry).",
+        "[kafka-schemas.md](kafka-schemas.md#the-registry).",
     )
     value_schema: str | None = Field(
         default=None,
@@ -199,4 +199,6 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
                 "option 'registry.url' needs the option 'valueFormat' = 'avro' or 'keyFormat' = "
                 "'avro'"
             )
+        if self.registry is not None:
+            self.registry.registry.check_messages(self.value_format, self.key_format)
         return self

@@ -19,7 +19,7 @@ from krishiv_spark.arrow.cast import Zone
 from krishiv_spark.arrow.json_types import TimeUnit, parse_units
 from krishiv_spark.kafka.config import KafkaOptions
 from krishiv_spark.kafka.records.scanner import INFLATED_BYTES
-from krishiv_spark.kafka.schemas.registry import Part, RegistrySettings
+from krishiv_spark.kafka.schemas.registry import REGISTERED_FORMS, Part, RegistrySettings
 from krishiv_spark.kafka.topic_partition import EARLIEST, LATEST, TopicPartition
 from krishiv_spark.options import ByteSize, Duration, Names
 from krishiv_spark.sources.base import SourceOptions
@@ -270,22 +270,22 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         description="Columns to read, separated by commas. A schema given to Spark takes "
         "precedence.",
     )
-    value_format: Literal["raw", "json", "avro"] = Field(
+    value_format: Literal["raw", "json", "avro", "protobuf"] = Field(
         default="raw",
-        description="Replace the columns by the fields of JSON values (`json`, with `valueSchema`) "
-        "or Avro values (`avro`, with `registry.url`).",
+        description="Replace the columns by the fields of the values: JSON (`json`, with "
+        "`valueSchema`), or `avro` or `protobuf` with a schema registry (`registry.url`).",
     )
-    key_format: Literal["raw", "avro"] = Field(
+    key_format: Literal["raw", "avro", "protobuf"] = Field(
         default="raw",
-        description="Decode keys: the column `key` has the fields of the Avro schema in the "
-        "registry (`avro`), as a STRUCT.",
+        description="Decode keys: the column `key` has the fields of the schema in the registry "
+        "(`avro`, `protobuf`), as a STRUCT.",
     )
     registry: Annotated[RegistrySettings | None, BeforeValidator(_registry)] = Field(
         default=None,
         validation_alias="registry.url",
         description="Address of a schema registry with Confluent's interface. Its other settings "
         "are options with the prefix `registry.` too: "
-        "[kafka-avro.md](kafka-avro.md#the-registry).",
+        "[kafka-schemas.md](kafka-schemas.md#the-registry).",
     )
     value_schema: str | None = Field(
         default=None,
@@ -408,10 +408,14 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         return self
 
     @property
-    def avro_parts(self) -> tuple[Part, ...]:
-        """The parts of a record that are Avro."""
-        values: tuple[Part, ...] = ("value",) if self.value_format == "avro" else ()
-        return (*values, "key") if self.key_format == "avro" else values
+    def registered_parts(self) -> tuple[Part, ...]:
+        """The parts of a record whose schemas are in a registry."""
+        parts: tuple[Part, Part] = ("value", "key")
+        return tuple(part for part in parts if self.form_of(part) in REGISTERED_FORMS)
+
+    def form_of(self, part: Part) -> str:
+        """Return the form of values or keys."""
+        return self.key_format if part == "key" else self.value_format
 
     @property
     def committed(self) -> bool:
@@ -489,13 +493,18 @@ def _check_rows(options: KafkaSourceOptions) -> None:
         )
     if options.max_skew is not None and options.event_time is None:
         raise ValueError("option 'maxSkew' needs the option 'eventTime' = 'timestamp'")
-    for part in options.avro_parts if options.registry is None else ():
-        raise ValueError(f"option '{part}Format' = 'avro' needs the option 'registry.url'")
-    if options.registry is not None and not options.avro_parts:
+    for part in options.registered_parts if options.registry is None else ():
+        form = options.form_of(part)
+        raise ValueError(f"option '{part}Format' = {form!r} needs the option 'registry.url'")
+    if options.registry is not None and not options.registered_parts:
+        known = " or ".join(map(repr, REGISTERED_FORMS))
         raise ValueError(
-            "option 'registry.url' needs the option 'valueFormat' = 'avro' or 'keyFormat' = 'avro'"
+            f"option 'registry.url' needs the option 'valueFormat' or 'keyFormat' = {known}"
         )
-    json, both = ("json",), ("json", "avro")
+    if options.registry is not None:
+        options.registry.check_messages(options.value_format, options.key_format)
+    json: tuple[str, ...] = ("json",)
+    both = (*json, *REGISTERED_FORMS)
     for name, is_used, forms in (
         ("valueSchema", options.value_schema is not None, json),
         ("badRecords", options.bad_records != "fail" and options.key_format == "raw", both),

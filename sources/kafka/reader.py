@@ -30,9 +30,10 @@ from krishiv_spark.sources.kafka.ranges import OffsetRange, TaskRanges, spread_o
 from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
 
 if TYPE_CHECKING:
-    from krishiv_spark.kafka.schemas.registry import Part, RegisteredSchema
+    from krishiv_spark.kafka.schemas.registry import Part
     from krishiv_spark.sources.kafka.group import ConsumerGroupMirror
     from krishiv_spark.sources.kafka.planner import BatchPlanner
+    from krishiv_spark.sources.kafka.reader_schemas import ReaderSchema
 
 __all__ = ["KafkaOffset", "KafkaReader", "KafkaSourceOptions"]
 
@@ -53,7 +54,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         super().__init__(options, schema, streaming=streaming)
         self._cached_planner: BatchPlanner | None = None
         self._cached_group: ConsumerGroupMirror | None = None
-        self._cached_schemas: dict[Part, RegisteredSchema] | None = None
+        self._cached_schemas: dict[Part, ReaderSchema] | None = None
         self._positions = _make_cache()
         # Taken before Spark reads the checkpoint: a driver that started later has a later position.
         self._since_ms = time.time_ns() // 1_000_000
@@ -65,7 +66,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
 
     @override
     def infer_schema(self) -> pa.Schema:
-        """Return Kafka's columns, or those of the values. Only Avro needs a request."""
+        """Return Kafka's columns, or those of the values; a registry needs a request."""
         return KafkaRowSchema.from_options(self.options, *self._find_schemas()).schema
 
     # --- positions
@@ -171,7 +172,8 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         warm_ahead()
         read = partition[0]
         row_schema = self._row_schema(
-            self._find_schema(read.schema_id), self._find_schema(read.key_schema_id)
+            self._find_schema(read.schema_id, "value"),
+            self._find_schema(read.key_schema_id, "key"),
         )
         rules = FetchRules(
             columns=row_schema.kafka_columns,
@@ -186,7 +188,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         row_schema.report()
 
     def _row_schema(
-        self, value_schema: RegisteredSchema | None, key_schema: RegisteredSchema | None
+        self, value_schema: ReaderSchema | None, key_schema: ReaderSchema | None
     ) -> KafkaRowSchema:
         if self.schema is None:
             return KafkaRowSchema.from_options(self.options, value_schema, key_schema)
@@ -194,12 +196,12 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
 
     # --- schemas of values and keys
 
-    def _find_schemas(self) -> tuple[RegisteredSchema | None, RegisteredSchema | None]:
+    def _find_schemas(self) -> tuple[ReaderSchema | None, ReaderSchema | None]:
         """Return the reader's schemas of values and keys; None for those of other forms. Driver."""
         if self._cached_schemas is None:
             self._cached_schemas = {}
-            for part in self.options.avro_parts:
-                from krishiv_spark.sources.kafka.avro_values import find_schema
+            for part in self.options.registered_parts:
+                from krishiv_spark.sources.kafka.registered_values import find_schema
 
                 self._cached_schemas[part] = find_schema(self.options, part)
         return self._cached_schemas.get("value"), self._cached_schemas.get("key")
@@ -214,7 +216,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         parts: tuple[Part, Part] = ("value", "key")
         for part, found in zip(parts, self._find_schemas(), strict=True):
             if found is not None:
-                from krishiv_spark.sources.kafka.avro_values import check_pinned, pin
+                from krishiv_spark.sources.kafka.registered_values import check_pinned, pin
 
                 now = pin(found, self.options, part)
                 before = known.key_schema if part == "key" else known.value_schema
@@ -222,13 +224,15 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
                 pinned[f"{part}_schema"] = now
         return pinned
 
-    def _find_schema(self, schema_id: int | None) -> RegisteredSchema | None:
+    def _find_schema(self, schema_id: int | None, part: Part) -> ReaderSchema | None:
         """Return the reader's schema by its id. Executor."""
-        if schema_id is None or self.options.registry is None:
+        settings = self.options.registry
+        if schema_id is None or settings is None:
             return None
         from krishiv_spark.kafka.schemas.registry import open_registry
+        from krishiv_spark.sources.kafka.reader_schemas import make_reader_schema
 
-        return open_registry(self.options.registry).find(schema_id)
+        return make_reader_schema(open_registry(settings).find(schema_id), settings, part)
 
 
 def _make_cache() -> deque[tuple[KafkaOffset, QueryPosition]]:

@@ -34,8 +34,8 @@ from krishiv_spark.sources.kafka.values import (
 )
 
 if TYPE_CHECKING:
-    from krishiv_spark.kafka.schemas.registry import RegisteredSchema
-    from krishiv_spark.sources.kafka.avro_keys import AvroKeys
+    from krishiv_spark.sources.kafka.reader_schemas import ReaderSchema
+    from krishiv_spark.sources.kafka.registered_keys import RegisteredKeys
 
 __all__ = ["KafkaRowSchema", "parse_fields"]
 
@@ -54,30 +54,30 @@ class KafkaRowSchema:
         schema: All columns. Kafka's columns may have other types, to which they are cast.
         fields: The columns that are fields of JSON values.
         known: All declared fields of JSON values, including fields that are not read.
-        value_schema: The reader's schema of Avro values.
-        key_schema: The reader's schema of Avro keys.
+        value_schema: The reader's schema of values in a registry.
+        key_schema: The reader's schema of keys in a registry.
     """
 
     options: KafkaSourceOptions
     schema: pa.Schema
     fields: tuple[pa.Field, ...]
     known: tuple[pa.Field, ...] = ()
-    value_schema: RegisteredSchema | None = None
-    key_schema: RegisteredSchema | None = None
+    value_schema: ReaderSchema | None = None
+    key_schema: ReaderSchema | None = None
 
     @classmethod
     def from_options(
         cls,
         options: KafkaSourceOptions,
-        value_schema: RegisteredSchema | None = None,
-        key_schema: RegisteredSchema | None = None,
+        value_schema: ReaderSchema | None = None,
+        key_schema: ReaderSchema | None = None,
     ) -> KafkaRowSchema:
         """Return the columns for a read without a schema.
 
         Args:
             options: The options of the source.
-            value_schema: The reader's schema of Avro values.
-            key_schema: The reader's schema of Avro keys.
+            value_schema: The reader's schema of values in a registry.
+            key_schema: The reader's schema of keys in a registry.
 
         Raises:
             OptionError: If the fields of JSON values are not given, or the option 'columns' names
@@ -97,16 +97,16 @@ class KafkaRowSchema:
         cls,
         options: KafkaSourceOptions,
         schema: pa.Schema,
-        value_schema: RegisteredSchema | None = None,
-        key_schema: RegisteredSchema | None = None,
+        value_schema: ReaderSchema | None = None,
+        key_schema: ReaderSchema | None = None,
     ) -> KafkaRowSchema:
         """Return the columns for a schema: the user's, or the inferred one that Spark returns.
 
         Args:
             options: The options of the source.
             schema: All columns.
-            value_schema: The reader's schema of Avro values.
-            key_schema: The reader's schema of Avro keys.
+            value_schema: The reader's schema of values in a registry.
+            key_schema: The reader's schema of keys in a registry.
 
         Raises:
             SchemaError: If it has a column that does not exist, or lacks `_raw` although the
@@ -115,7 +115,7 @@ class KafkaRowSchema:
         """
         _check_has_column(
             schema,
-            options.bad_records == "divert" and options.key_format == "avro",
+            options.bad_records == "divert" and options.key_format != "raw",
             "badRecords",
             RAW_KEY_COLUMN,
             "BINARY",
@@ -181,24 +181,26 @@ class KafkaRowSchema:
         return self.key_schema is not None and not names.isdisjoint(self.schema.names)
 
     @cached_property
-    def _keys(self) -> AvroKeys | None:
+    def _keys(self) -> RegisteredKeys | None:
         if self.key_schema is None or self.options.registry is None or not self._reads_keys:
             return None
-        from krishiv_spark.sources.kafka.avro_keys import AvroKeys, key_field
+        from krishiv_spark.sources.kafka.registered_keys import RegisteredKeys, key_field
 
         at = self.schema.get_field_index("key")
         kind = self.schema.field(at).type if at >= 0 else key_field(self.key_schema).type
-        return AvroKeys(self.options.registry, self.key_schema, kind, self.options.bad_records)
+        return RegisteredKeys(
+            self.options.registry, self.key_schema, kind, self.options.bad_records
+        )
 
     @cached_property
     def _decoder(self) -> ValueDecoder:
         options = self.options
         policies = ValuePolicies(options.bad_records, options.null_values, options.unknown_fields)
         if self.value_schema is not None and options.registry is not None:
-            from krishiv_spark.sources.kafka.avro_values import AvroValues
+            from krishiv_spark.sources.kafka.registered_values import RegisteredValues
 
-            avro = AvroValues(options.registry, self.value_schema, self.fields)
-            return ValueDecoder(self.schema, self.fields, policies, avro)
+            values = RegisteredValues(options.registry, self.value_schema, self.fields)
+            return ValueDecoder(self.schema, self.fields, policies, values)
         finds_all = policies.unknown != "ignore" and len(self.fields) == len(self.known)
         rules = _json_rules(options)
         parser = JsonValues(self.fields, self.known, rules, looks_for_more=finds_all)
@@ -288,7 +290,7 @@ def _added_columns(options: KafkaSourceOptions) -> list[pa.Field]:
     found = []
     if options.bad_records == "divert":
         found.append(pa.field(ERROR_COLUMN, pa.string()))
-        if options.key_format == "avro":
+        if options.key_format != "raw":
             found.append(pa.field(RAW_KEY_COLUMN, pa.binary()))
     if options.unknown_fields == "keep":
         found.append(pa.field(UNKNOWN_COLUMN, pa.string()))
@@ -300,12 +302,10 @@ def _is_field(name: str, named: Collection[str] | None, others: set[str]) -> boo
 
 
 def _value_fields(
-    options: KafkaSourceOptions, value_schema: RegisteredSchema | None
+    options: KafkaSourceOptions, value_schema: ReaderSchema | None
 ) -> tuple[pa.Field, ...]:
     if value_schema is not None:
-        from krishiv_spark.sources.kafka.avro_values import list_fields
-
-        return list_fields(value_schema)
+        return value_schema.fields
     if options.value_format == "raw":
         return ()
     if options.value_schema is None:
@@ -322,7 +322,7 @@ def _value_fields(
 def _all_columns(
     options: KafkaSourceOptions,
     fields: tuple[pa.Field, ...],
-    key_schema: RegisteredSchema | None,
+    key_schema: ReaderSchema | None,
 ) -> pa.Schema:
     kafka = _kafka_columns(key_schema)
     if options.value_format == "raw":
@@ -347,10 +347,10 @@ def _all_columns(
     return pa.schema([*fields, *(each for each in others if each.name not in own)])
 
 
-def _kafka_columns(key_schema: RegisteredSchema | None) -> list[pa.Field]:
+def _kafka_columns(key_schema: ReaderSchema | None) -> list[pa.Field]:
     if key_schema is None:
         return [*SCHEMA]
-    from krishiv_spark.sources.kafka.avro_keys import key_field
+    from krishiv_spark.sources.kafka.registered_keys import key_field
 
     return [key_field(key_schema) if each.name == "key" else each for each in SCHEMA]
 
@@ -361,7 +361,7 @@ def _is_default(options: KafkaSourceOptions, field: pa.Field, fields: tuple[pa.F
     if options.value_format == "raw":
         return True
     own = {*(each.name for each in fields), *(each.name for each in _added_columns(options))}
-    if options.key_format == "avro":
+    if options.key_format != "raw":
         own.add("key")
     return field.name in own or (field.name == RAW_COLUMN and options.bad_records == "divert")
 

@@ -19,7 +19,8 @@ from krishiv_spark.sinks.base import OutputMode, Ownership, Salvaged, Task
 from krishiv_spark.sinks.kafka import avro_rows, writer
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.writer import KafkaAtLeastOnceWriter, KafkaPlan, KafkaWriter
-from krishiv_spark.sources.kafka.avro_values import AvroValues, list_fields
+from krishiv_spark.sources.kafka.reader_schemas import make_reader_schema
+from krishiv_spark.sources.kafka.registered_values import RegisteredValues
 
 pytestmark = pytest.mark.long  # starts a registry and a broker
 
@@ -142,7 +143,8 @@ def test_confluents_deserializer_fastavro_and_our_source_read_what_was_written(b
         assert each.value[:5] == b"\0" + plan.schemas["value"].id.to_bytes(4, "big")
         assert fastavro.schemaless_reader(io.BytesIO(each.value[5:]), parsed) == value
     settings = RegistrySettings.from_options({"registry.url": bench.registry.url})
-    reader = AvroValues(settings, plan.schemas["value"], list_fields(plan.schemas["value"]))
+    schema = make_reader_schema(plan.schemas["value"], settings, "value")
+    reader = RegisteredValues(settings, schema, schema.fields)
     found = reader.parse(pa.array([each.value for each in records], pa.binary()))
     assert (found.objects.to_pylist(), list(found.bad)) == (want, [])
     assert bench.versions() == bench.versions(f"{bench.topic}-key") == [1]

@@ -9,14 +9,13 @@ from registries import registry  # noqa: F401  a fixture
 
 from krishiv_spark.errors import KrishivError, OffsetError, OptionError, SchemaError
 from krishiv_spark.kafka.schemas.registry import RegistrySettings, SchemaRegistry
-from krishiv_spark.sources.kafka.avro_values import (
-    AvroValues,
+from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.registered_values import (
+    RegisteredValues,
     check_pinned,
     find_schema,
-    list_fields,
     pin,
 )
-from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 
 pytestmark = pytest.mark.long  # starts a registry
 
@@ -43,7 +42,7 @@ def options(registry, topic, **more):  # noqa: F811
 def reader_of(registry, topic, **more):  # noqa: F811
     found = options(registry, topic, **more)
     schema = find_schema(found)
-    return AvroValues(found.registry, schema, list_fields(schema)), schema
+    return RegisteredValues(found.registry, schema, schema.fields), schema.registered
 
 
 def test_records_of_several_schemas_are_read_with_the_readers(registry, topic):  # noqa: F811
@@ -82,8 +81,8 @@ def test_a_schema_that_refers_to_another(registry, topic):  # noqa: F811
     reference = SchemaReference("Inner", f"{topic}-inner", 1)
     registry.register(f"{topic}-value", outer, references=[reference])
     schema = find_schema(options(registry, topic))
-    assert [each.name for each in list_fields(schema)] == ["id", "inner"]
-    assert list_fields(schema)[1].type == pa.struct([pa.field("x", pa.int32(), nullable=False)])
+    assert [each.name for each in schema.fields] == ["id", "inner"]
+    assert schema.fields[1].type == pa.struct([pa.field("x", pa.int32(), nullable=False)])
 
 
 BAD = [
@@ -141,7 +140,7 @@ def test_a_version_that_has_changed_is_another_registry(registry, topic):  # noq
 def test_the_subject_is_that_of_the_topic_or_the_users(registry, topic):  # noqa: F811
     registry.register("shared", record(ID))
     found = find_schema(options(registry, topic, **{"registry.subject": "shared"}))
-    assert [each.name for each in list_fields(found)] == ["id"]
+    assert [each.name for each in found.fields] == ["id"]
     with pytest.raises(OptionError, match=r"by the option 'registry\.subject'"):
         find_schema(options(registry, f"{topic},other"))
     with pytest.raises(

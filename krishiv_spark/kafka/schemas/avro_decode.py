@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,24 +12,16 @@ from numpy.typing import NDArray
 from krishiv_spark.kafka.schemas.avro_kernel import ABSENT, ERRORS, decode_records
 from krishiv_spark.kafka.schemas.avro_program import Column, compile_program
 from krishiv_spark.kafka.schemas.avro_types import AvroType
+from krishiv_spark.kafka.schemas.buffers import (
+    DecodedRecords,
+    build_numbers,
+    pack_flags,
+    sum_lengths,
+)
 
 __all__ = ["AvroDecoder", "DecodedRecords"]
 
 _DECIMAL_PARTS = 2
-_SMALL_BITS = 32
-
-
-@dataclass(frozen=True)
-class DecodedRecords:
-    """The values of some records.
-
-    Attributes:
-        values: A value per record; null for a record without a value, and for an invalid one.
-        errors: Why a record is not valid, by its index.
-    """
-
-    values: pa.Array
-    errors: dict[int, str]
 
 
 class AvroDecoder:
@@ -156,24 +147,28 @@ class _Arrays:
             return self._build_list(column, n, valid)
         if column.kind == "bytes":
             return self._build_bytes(column, n, valid)
+        return self._build_numbers(column, n, valid)
+
+    def _build_numbers(self, column: Column, n: int, valid: pa.Buffer | None) -> pa.Array:
         start = self.number_at[column.index]
         if column.kind == "decimal":
             values = self.numbers[start : start + _DECIMAL_PARTS * n]
             return pa.Array.from_buffers(column.type, n, [valid, pa.py_buffer(values)])
-        return _build_numbers(column, self.numbers[start : start + n], valid)
+        values = self.numbers[start : start + n]
+        if column.symbols:
+            indices = pa.Array.from_buffers(pa.int64(), n, [valid, pa.py_buffer(values)])
+            return pa.array(column.symbols, pa.string()).take(indices)
+        return build_numbers(column.type, values, valid)
 
     def _valid(self, column: Column, n: int) -> pa.Buffer | None:
         start = self.valid_at[column.index]
         if start < 0:
             return None
-        flags = self.valid[start : start + n]
-        return None if flags.all() else pa.py_buffer(np.packbits(flags, bitorder="little"))
+        return pack_flags(self.valid[start : start + n])
 
     def _offsets(self, column: Column, n: int) -> pa.Buffer:
         start = self.number_at[column.index]
-        offsets = np.zeros(n + 1, np.int32)
-        np.cumsum(self.numbers[start : start + n], out=offsets[1:])
-        return pa.py_buffer(offsets)
+        return sum_lengths(self.numbers[start : start + n])
 
     def _build_bytes(self, column: Column, n: int, valid: pa.Buffer | None) -> pa.Array:
         start, size = self.octet_at[column.index], self.counts[2 * column.index + 1]
@@ -187,22 +182,6 @@ class _Arrays:
             items = [pa.StructArray.from_arrays(items, fields=list(entries))]
         buffers = [valid, self._offsets(column, n)]
         return pa.Array.from_buffers(column.type, n, buffers, children=items)
-
-
-def _build_numbers(column: Column, values: NDArray[np.int64], valid: pa.Buffer | None) -> pa.Array:
-    n = len(values)
-    if column.symbols:
-        indices = pa.Array.from_buffers(pa.int64(), n, [valid, pa.py_buffer(values)])
-        return pa.array(column.symbols, pa.string()).take(indices)
-    kind = column.type
-    data: NDArray[Any] = values
-    if pa.types.is_boolean(kind):
-        data = np.packbits(values.astype(np.uint8), bitorder="little")
-    elif pa.types.is_float32(kind):
-        data = values.astype(np.uint32)
-    elif kind.bit_width == _SMALL_BITS:
-        data = values.astype(np.int32)
-    return pa.Array.from_buffers(kind, n, [valid, pa.py_buffer(data)])
 
 
 def _starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:

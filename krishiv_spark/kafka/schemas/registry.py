@@ -25,6 +25,7 @@ from krishiv_spark.options import Duration
 from krishiv_spark.runtime.retry import Backoff
 
 __all__ = [
+    "REGISTERED_FORMS",
     "SECRET_SETTINGS",
     "Part",
     "RegisteredSchema",
@@ -58,7 +59,15 @@ KNOWN_SETTINGS = (
 )
 """Settings of the client that users may give, each as an option ``registry.<name>``."""
 
-_OWN_SETTINGS = ("subject", "version", "key.subject", "key.version", "timeout")
+_OWN_SETTINGS = (
+    "subject",
+    "version",
+    "message",
+    "key.subject",
+    "key.version",
+    "key.message",
+    "timeout",
+)
 """Options of this package, which the client does not get."""
 
 SECRET_SETTINGS = (
@@ -77,6 +86,8 @@ _NOT_FOUND = 404
 _CONFLICT = 409
 _REFUSED = {400, 401, 403, 407, 409, 422}
 _KINDS = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json-schema"}
+REGISTERED_FORMS = ("avro", "protobuf")
+"""Forms of values and keys whose schemas are in a registry, as options name them."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,8 @@ class RegistrySettings:
             start of a query, where a clear error soon helps more, and five minutes in a task.
         key_subject: Name of the subject of keys; None takes that of the topic.
         key_version: Version of the subject of keys; None takes the newest.
+        message: Name of the Protobuf message of values; None takes the first one of the schema.
+        key_message: Name of the Protobuf message of keys; None takes the first one of the schema.
     """
 
     values: tuple[tuple[str, str], ...] = field(repr=False)
@@ -125,6 +138,8 @@ class RegistrySettings:
     timeout_s: float | None = None
     key_subject: str | None = None
     key_version: int | None = None
+    message: str | None = None
+    key_message: str | None = None
 
     @classmethod
     def from_options(cls, given: Mapping[str, str], others: Sequence[str] = ()) -> RegistrySettings:
@@ -154,6 +169,8 @@ class RegistrySettings:
             _read_timeout(own["timeout"]) if "timeout" in own else None,
             own.get("key.subject"),
             _read_version("key.version", own.get("key.version", "latest")),
+            own.get("message"),
+            own.get("key.message"),
         )
 
     def secrets(self) -> set[str]:
@@ -173,6 +190,22 @@ class RegistrySettings:
         if part == "key":
             return self.key_subject, self.key_version
         return self.subject, self.version
+
+    def check_messages(self, value_form: str, key_form: str) -> None:
+        """Refuse the name of a message for values or keys of another form than Protobuf.
+
+        Raises:
+            ValueError: If there is one.
+        """
+        for prefix, part, name, form in (
+            ("", "value", self.message, value_form),
+            ("key.", "key", self.key_message, key_form),
+        ):
+            if name is not None and form != "protobuf":
+                raise ValueError(
+                    f"option 'registry.{prefix}message' needs the option '{part}Format' = "
+                    "'protobuf'"
+                )
 
     @property
     def url(self) -> str:

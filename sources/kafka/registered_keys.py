@@ -1,4 +1,4 @@
-"""Avro keys of records: the column `key` with the type of the reader's schema. Executor."""
+"""Keys whose schemas are in a registry: the column `key` with the reader's type. Executor."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.registry import RegisteredSchema, RegistrySettings
-from krishiv_spark.sources.kafka.avro_values import AvroValues, is_record, list_fields
+from krishiv_spark.kafka.schemas.registry import RegistrySettings
+from krishiv_spark.sources.kafka.reader_schemas import ReaderSchema
+from krishiv_spark.sources.kafka.registered_values import RegisteredValues
 from krishiv_spark.sources.kafka.values import ERROR_COLUMN, RAW_KEY_COLUMN, locate
 
-__all__ = ["KEY", "AvroKeys", "key_field"]
+__all__ = ["KEY", "RegisteredKeys", "key_field"]
 
 KEY = "key"
 
 _log = logging.getLogger(__name__)
 
 
-def key_field(schema: RegisteredSchema) -> pa.Field:
+def key_field(schema: ReaderSchema) -> pa.Field:
     """Return the column of the keys of a schema: a STRUCT for a record. It is always nullable."""
-    fields = [each.with_nullable(nullable=True) for each in list_fields(schema)]
-    return pa.field(KEY, pa.struct(fields) if is_record(schema) else fields[0].type)
+    fields = [each.with_nullable(nullable=True) for each in schema.fields]
+    return pa.field(KEY, pa.struct(fields) if schema.is_record else fields[0].type)
 
 
-class AvroKeys:
+class RegisteredKeys:
     """A decoder of the keys of one task.
 
     Args:
@@ -40,19 +41,19 @@ class AvroKeys:
     def __init__(
         self,
         settings: RegistrySettings,
-        reader: RegisteredSchema,
+        reader: ReaderSchema,
         kind: pa.DataType,
         bad: Literal["fail", "null", "divert"],
     ) -> None:
-        self._is_record = is_record(reader)
+        self._is_record = reader.is_record
         if self._is_record and not pa.types.is_struct(kind):
             raise SchemaError(
-                f"column 'key' is {kind} in the schema, and the keys are Avro records: declare a "
-                "STRUCT with their fields, or omit the option 'keyFormat'"
+                f"column 'key' is {kind} in the schema, and the keys are {reader.form} records: "
+                "declare a STRUCT with their fields, or omit the option 'keyFormat'"
             )
-        only = list_fields(reader)[0].name
+        only = reader.fields[0].name
         fields = [*kind] if self._is_record else [pa.field(only, kind)]
-        self._parser = AvroValues(settings, reader, fields)
+        self._parser = RegisteredValues(settings, reader, fields)
         self._bad = bad
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -79,7 +80,9 @@ class AvroKeys:
         is_bad = np.zeros(len(keys), np.bool_)
         is_bad[bad] = True
         reasons = map(self._parser.explain, keys.take(pa.array(bad)).to_pylist())
-        texts = pa.array([f"the Avro key {reason}" for reason in reasons], pa.string())
+        texts = pa.array(
+            [f"the {self._parser.form} key {reason}" for reason in reasons], pa.string()
+        )
         where = np.full(len(keys), -1)
         where[bad] = np.arange(len(bad))
         return {
@@ -89,7 +92,8 @@ class AvroKeys:
 
     def _report(self, batch: pa.RecordBatch, keys: pa.Array, first: int, count: int) -> None:
         text = (
-            f"{locate(batch, first)}: the Avro key {self._parser.explain(keys[first].as_py())}; "
+            f"{locate(batch, first)}: the {self._parser.form} key "
+            f"{self._parser.explain(keys[first].as_py())}; "
             f"{count} of the {len(batch)} keys around it cannot be read"
         )
         if self._bad == "fail":

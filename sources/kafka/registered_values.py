@@ -1,16 +1,14 @@
-"""Avro values of records, whose schemas are in a registry: the parser of their form, and pinning.
+"""Values of records whose schemas are in a registry: the parser of their frames, and pinning.
 
 The *reader's schema* defines the columns. It is a version of the subject in the registry, and the
 query stays with it: Spark asks for columns before it shows a position, so the position records the
-version, and a restart at which the subject has a newer one stops until the user has decided. The
-*writer's schema* is named by each record, and resolved to the reader's by Avro's rules.
+version, and a restart at which the subject has a newer one stops until the user has decided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -19,47 +17,48 @@ from numpy.typing import NDArray
 from krishiv_spark.arrow.parsed_values import ParsedValues, UnknownFields
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OffsetError, OptionError, SchemaError
-from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
-from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
 from krishiv_spark.kafka.schemas.registry import (
     Part,
-    RegisteredSchema,
     RegistrySettings,
     SchemaRegistry,
     open_registry,
 )
 from krishiv_spark.sources.kafka.offset import ValueSchema
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
+from krishiv_spark.sources.kafka.reader_schemas import (
+    ReaderSchema,
+    RecordDecoder,
+    make_reader_schema,
+)
 
-__all__ = ["AvroValues", "check_pinned", "find_schema", "is_record", "list_fields", "pin"]
+__all__ = ["RegisteredValues", "check_pinned", "find_schema", "pin"]
 
 _PREFIXES = {"value": "", "key": "key."}
-_ONLY_FIELD = "value"
-"""The column of values that are no records."""
 
 
-def find_schema(options: KafkaSourceOptions, part: Part = "value") -> RegisteredSchema:
+def find_schema(options: KafkaSourceOptions, part: Part = "value") -> ReaderSchema:
     """Return the reader's schema of values or keys, which the registry has. Driver.
 
     Raises:
         OptionError: If the options do not determine the subject.
-        SchemaError: If the registry does not have it, or it is no Avro schema.
+        SchemaError: If the registry does not have it, or it has another form.
     """
     settings, subject = _settings(options, part), _subject(options, part)
     found = open_registry(settings).find_version(subject, settings.choose(part)[1])
-    if found.kind != "avro":
+    form = options.form_of(part)
+    if found.kind != form:
         raise SchemaError(
             f"the subject {subject!r} has a schema of the form {found.kind}, "
-            f"and '{part}Format' is 'avro'"
+            f"and '{part}Format' is {form!r}"
         )
-    return found
+    return make_reader_schema(found, settings, part)
 
 
 def _settings(options: KafkaSourceOptions, part: Part) -> RegistrySettings:
     if options.registry is None:
         raise OptionError(
-            f"{options.format_name}: '{part}Format' = 'avro' needs the option 'registry.url', the "
-            "address of the schema registry"
+            f"{options.format_name}: '{part}Format' = {options.form_of(part)!r} needs the option "
+            "'registry.url', the address of the schema registry"
         )
     return options.registry
 
@@ -78,11 +77,14 @@ def _subject(options: KafkaSourceOptions, part: Part) -> str:
     return f"{next(iter(topics))}-{part}"
 
 
-def pin(schema: RegisteredSchema, options: KafkaSourceOptions, part: Part = "value") -> ValueSchema:
+def pin(reader: ReaderSchema, options: KafkaSourceOptions, part: Part = "value") -> ValueSchema:
     """Return what a position records of the reader's schema."""
-    subject = _subject(options, part)
+    found = reader.registered
     return ValueSchema(
-        subject=subject, version=schema.version, id=schema.id, fingerprint=schema.fingerprint
+        subject=_subject(options, part),
+        version=found.version,
+        id=found.id,
+        fingerprint=found.fingerprint,
     )
 
 
@@ -115,26 +117,8 @@ def check_pinned(
         )
 
 
-@lru_cache(maxsize=64)
-def _parse(schema: RegisteredSchema) -> AvroType:
-    return parse_avro_schema(schema.text, dict(schema.references))
-
-
-def list_fields(schema: RegisteredSchema) -> tuple[pa.Field, ...]:
-    """Return the columns of a reader's schema: its fields, or `value` if it is no record."""
-    kind = _parse(schema)
-    if pa.types.is_struct(kind.arrow):
-        return tuple(kind.arrow)
-    return (pa.field(_ONLY_FIELD, kind.arrow, nullable=kind.is_nullable),)
-
-
-def is_record(schema: RegisteredSchema) -> bool:
-    """Return True if the values of a reader's schema have fields."""
-    return bool(pa.types.is_struct(_parse(schema).arrow))
-
-
-class AvroValues:
-    """The parser of Avro values, or keys.
+class RegisteredValues:
+    """The parser of values, or keys, whose schemas are in a registry. Executor.
 
     Args:
         settings: The registry.
@@ -142,16 +126,15 @@ class AvroValues:
         fields: The fields to read, with the types of their columns.
     """
 
-    form = "Avro"
-
     def __init__(
-        self, settings: RegistrySettings, reader: RegisteredSchema, fields: Sequence[pa.Field]
+        self, settings: RegistrySettings, reader: ReaderSchema, fields: Sequence[pa.Field]
     ) -> None:
+        self.form = reader.form
         self._registry: SchemaRegistry = open_registry(settings)
-        self._is_record = is_record(reader)
-        self._reader = _select(_parse(reader), {each.name for each in fields})
+        self._reader = reader
+        self._names = frozenset(each.name for each in fields)
         self._schema = pa.schema([each.with_nullable(nullable=True) for each in fields])
-        self._decoders: dict[int, AvroDecoder | str] = {}
+        self._decoders: dict[int, RecordDecoder | str] = {}
 
     def parse(self, values: pa.Array) -> ParsedValues:
         """Decode values; see `ValueParser`."""
@@ -171,7 +154,7 @@ class AvroValues:
         return ParsedValues(self._gather(parts, rows, len(values)), np.sort(np.concatenate(bad)))
 
     def find_empty(self, values: pa.Array) -> NDArray[np.bool_]:
-        """Return False for each value: a record without any value is a valid one in Avro."""
+        """Return False for each value: a record without any value is a valid one."""
         return np.zeros(len(values), np.bool_)
 
     def explain(self, value: bytes | None) -> str:
@@ -190,18 +173,18 @@ class AvroValues:
         return f"is not valid for its schema: {_decode_errors(decoder, frames)}"
 
     def find_unknown(self, values: pa.Array) -> UnknownFields:
-        """Raise: fields that the reader's schema does not have are skipped, as Avro specifies."""
+        """Raise: fields that the reader's schema does not have are skipped by each form's rules."""
         raise NotImplementedError
 
-    def _decoder(self, schema_id: int) -> AvroDecoder | str:
+    def _decoder(self, schema_id: int) -> RecordDecoder | str:
         """Return the decoder of a writer's schema, or why its records cannot be read."""
         found = self._decoders.get(schema_id)
         if found is None:
             try:
                 writer = self._registry.find(schema_id)
-                if writer.kind != "avro":
+                if writer.kind != self._reader.registered.kind:
                     raise SchemaError(f"it is of the form {writer.kind}")
-                found = AvroDecoder(_parse(writer), self._reader)
+                found = self._reader.make_decoder(writer, self._names)
             except SchemaError as error:
                 found = f"has the schema {schema_id}: {error}"
             self._decoders[schema_id] = found
@@ -220,8 +203,9 @@ class AvroValues:
         found = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
         if len(order) < count or len(parts) > 1:
             found = found.take(pa.array(where, mask=where < 0))
-        columns = found.flatten() if self._is_record else [found]
-        names = [each.name for each in found.type] if self._is_record else [_ONLY_FIELD]
+        columns, names = [found], self._schema.names
+        if self._reader.is_record:
+            columns, names = found.flatten(), [each.name for each in found.type]
         batch = conform(pa.RecordBatch.from_arrays(columns, names=names), self._schema)
         return pa.StructArray.from_arrays(
             batch.columns,
@@ -230,18 +214,9 @@ class AvroValues:
         )
 
 
-def _decode_errors(decoder: AvroDecoder, frames: Framed) -> str:
+def _decode_errors(decoder: RecordDecoder, frames: Framed) -> str:
     errors = decoder.decode(frames.data, frames.starts, frames.ends).errors
     return next(iter(errors.values()), "a value that is required is missing")
-
-
-def _select(reader: AvroType, names: Collection[str]) -> AvroType:
-    """Return the reader's schema with some of its fields: the decoder skips the others."""
-    if reader.kind == "union":  # null and a record
-        return replace(reader, items=tuple(_select(each, names) for each in reader.items))
-    if reader.kind != "record":
-        return reader
-    return replace(reader, fields=tuple(each for each in reader.fields if each.name in names))
 
 
 # --- the header with which a serializer of a registry begins a value

@@ -1,0 +1,50 @@
+"""Kernels that read values from bytes, for every form of records."""
+
+# ruff: noqa: PLR2004  the bytes of UTF-8 have no better names
+
+from __future__ import annotations
+
+from typing import Any
+
+from krishiv_spark.kafka.records.jit import inner, peek
+
+__all__ = ["is_text", "little_endian"]
+
+_NEGATIVE = 0x80
+
+
+@inner
+def little_endian(data: Any, at: int, size: int) -> int:
+    """Return a signed little-endian number of 1 to 8 bytes."""
+    value: int = peek(data, at + size - 1)
+    if value >= _NEGATIVE:
+        value -= 0x100
+    for i in range(size - 2, -1, -1):
+        value = value * 0x100 + peek(data, at + i)
+    return value
+
+
+@inner
+def is_text(data: Any, at: int, size: int) -> bool:
+    """Return True if bytes are UTF-8, without surrogates and overlong forms."""
+    end = at + size
+    while at < end:
+        byte = peek(data, at)
+        at += 1
+        if byte < 0x80:
+            continue
+        if byte < 0xC2 or byte > 0xF4:
+            return False
+        more = 1 + (byte >= 0xE0) + (byte >= 0xF0)
+        if at + more > end:
+            return False
+        second = peek(data, at)
+        low = 0xA0 if byte == 0xE0 else 0x90 if byte == 0xF0 else 0x80
+        high = 0x9F if byte == 0xED else 0x8F if byte == 0xF4 else 0xBF
+        if second < low or second > high:
+            return False
+        for i in range(1, more):
+            if peek(data, at + i) & 0xC0 != 0x80:
+                return False
+        at += more
+    return True

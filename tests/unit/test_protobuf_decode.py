@@ -1,0 +1,103 @@
+"""Protobuf records as Arrow columns, compared with Google's parser over generated schemas."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from protobuf_cases import BadRecordError, compiled, messages, read, same, schemas
+
+from krishiv_spark.kafka.schemas.protobuf_decode import ProtobufDecoder
+from krishiv_spark.kafka.schemas.protobuf_files import encode_indexes, find_message, message_class
+
+pytestmark = pytest.mark.filterwarnings("ignore:Python version 3:FutureWarning")
+
+
+def decode(descriptor, records, writer=None, names=None):
+    """Decode records, None among them, as a batch of Kafka has them: one after the other."""
+    fields = [each.name for each in descriptor.fields] if names is None else names
+    decoder = ProtobufDecoder(writer or descriptor.file, descriptor, fields)
+    head = encode_indexes(find_message(writer or descriptor.file, descriptor.full_name))[0]
+    framed = [None if each is None else head + each for each in records]
+    return decode_framed(decoder, framed)
+
+
+def decode_framed(decoder, framed):
+    sizes = np.array([len(each or b"") for each in framed], np.int64)
+    ends = np.cumsum(sizes)
+    starts = np.where([each is None for each in framed], -1, ends - sizes)
+    data = np.frombuffer(b"".join(each or b"" for each in framed) or b"\0", np.uint8)
+    decoded = decoder.decode(data, starts, ends)
+    decoded.values.validate(full=True)
+    return decoded
+
+
+def check(descriptor, records, decoded):
+    """Compare with Google's parser: the same records are bad, and all others equal."""
+    for row, record in enumerate(records):
+        found = decoded.values[row].as_py()
+        try:
+            expected = read(descriptor, record)
+        except BadRecordError:
+            is_good = row not in decoded.errors or found is not None
+            assert not is_good, record
+        else:
+            assert row not in decoded.errors, (record, decoded.errors[row])
+            assert same(found, expected), (record, found, expected)
+
+
+@given(st.data())
+def test_values_are_those_of_googles_parser(data):
+    _, descriptor = compiled(data.draw(schemas()))
+    found = data.draw(st.lists(messages(descriptor), max_size=4))
+    records = [each.SerializeToString() for each in found]
+    decoded = decode(descriptor, [*records, None])
+    assert decoded.errors == {}
+    assert not decoded.values[len(records)].is_valid
+    check(descriptor, records, decoded)
+
+
+@given(st.data())
+def test_fields_in_any_order_and_number(data):
+    """The last value counts, messages are merged, and a oneof has the last of its fields."""
+    _, descriptor = compiled(data.draw(schemas()))
+    parts = data.draw(st.lists(messages(descriptor), min_size=2, max_size=4))
+    joined = b"".join(each.SerializeToString() for each in parts)
+    records = [joined, parts[0].SerializeToString(), joined]
+    check(descriptor, records, decode(descriptor, records))
+
+
+@given(st.data())
+def test_damaged_records_are_bad_where_googles_parser_says_so(data):
+    _, descriptor = compiled(data.draw(schemas()))
+    good = data.draw(messages(descriptor)).SerializeToString()
+    bad = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 2))):
+        if bad and data.draw(st.booleans()):
+            bad[data.draw(st.integers(0, len(bad) - 1))] ^= data.draw(st.integers(1, 255))
+        else:
+            at = data.draw(st.integers(0, len(bad)))
+            bad[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=6))
+    records = [good, bytes(bad), good]
+    check(descriptor, records, decode(descriptor, records))
+
+
+@given(st.data())
+def test_records_of_another_schema(data):
+    """Fields of a schema that the reader does not have are skipped, also groups in groups."""
+    _, descriptor = compiled('syntax="proto2"; package p; message M { optional int32 only = 21; }')
+    _, other = compiled(data.draw(schemas()))
+    only = message_class(descriptor)(only=5).SerializeToString()
+    records = [data.draw(messages(other)).SerializeToString() + only for _ in range(2)]
+    check(descriptor, records, decode(descriptor, records))
+
+
+@given(st.data())
+def test_a_part_of_the_fields_is_read(data):
+    _, descriptor = compiled(data.draw(schemas()))
+    names = [each.name for each in descriptor.fields if data.draw(st.booleans())]
+    parts = data.draw(st.lists(messages(descriptor), min_size=1, max_size=3))
+    record = b"".join(each.SerializeToString() for each in parts)
+    decoded = decode(descriptor, [record], names=names)
+    expected = read(descriptor, record)
+    found = decoded.values[0].as_py()
+    assert all(same(found[name], expected[name]) for name in names)
