@@ -294,12 +294,12 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     bad_records: Literal["fail", "null", "divert"] = Field(
         default="fail",
-        description="Action for a value that does not fit the schema: `fail`; `null`: a row of "
-        "nulls; `divert`: a row of nulls with the value in `_raw` and the reason in `_error`.",
+        description="Action for a value that does not fit the schema: `fail`; `null`: nulls in its "
+        "fields; `divert`: nulls, the value in `_raw` and the reason in `_error`.",
     )
     null_values: Literal["keep", "drop", "bad"] | None = Field(
         default=None,
-        description="Action for a record without a value (a tombstone): `keep` a row of nulls "
+        description="Action for a record without a value (a tombstone): `keep` it with nulls "
         "(default, with a warning), `drop` it, or treat it as a `bad` value.",
     )
     unknown_fields: Literal["ignore", "count", "fail", "keep"] = Field(
