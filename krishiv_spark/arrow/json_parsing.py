@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
 from krishiv_spark.arrow.cast import has_tiny_decimal
-from krishiv_spark.arrow.compute import children, pc
+from krishiv_spark.arrow.compute import children, pc, struct_with
 from krishiv_spark.arrow.json_types import (
     JsonRules,
     build_form,
@@ -42,7 +42,7 @@ __all__ = [
 _INFINITE = re.compile(rb"Inf\s*[,}\]]")
 _STRING = r'(?s)"(?:[^"\\]|\\.)*"'
 
-Unexpected: TypeAlias = Literal["ignore", "error"]
+Unexpected: TypeAlias = Literal["ignore", "error", "infer"]
 
 
 class JsonParser:
@@ -102,6 +102,24 @@ class JsonParser:
             objects = pc.if_else(values.is_valid(), objects, pa.scalar(None, self.kind))
         return ParsedValues(objects, np.array(bad, np.int64), more)
 
+    def parse_all(
+        self, values: pa.Array, watched: str | None = None
+    ) -> tuple[pa.StructArray | None, frozenset[str]]:
+        """Parse values without nulls, all of them or none.
+
+        Args:
+            values: Binary values.
+            watched: The name of an object whose other fields are to be found; the empty text is the
+                value itself, and None finds none.
+
+        Returns:
+            The objects, None if one of the values cannot be read; and the names of other fields.
+        """
+        if watched is None:
+            return self._read_objects(values, "ignore"), frozenset()
+        more: set[str] = set()
+        return self._read_objects(values, "infer", watched, more), frozenset(more)
+
     def _parse_part(self, texts: pa.Array) -> tuple[pa.StructArray | None, bool]:
         """Return the objects, or None if a text is no such object; and `may_have_more`."""
         if self._looks_for_more:
@@ -110,8 +128,16 @@ class JsonParser:
                 return found, False
         return self._read_objects(texts, "ignore"), self._looks_for_more
 
-    def _read_objects(self, texts: pa.Array, unexpected: Unexpected) -> pa.StructArray | None:
+    def _read_objects(
+        self,
+        texts: pa.Array,
+        unexpected: Unexpected,
+        watched: str = "",
+        more: set[str] | None = None,
+    ) -> pa.StructArray | None:
         """Return the objects, or None if one of the texts is no such object.
+
+        `more` receives the names of other fields of the object `watched`, if they are inferred.
 
         Each object gets the number of its row as its first field, under a name that no writer of
         values can know. So a text that is half an object, or two objects, cannot become another
@@ -131,7 +157,12 @@ class JsonParser:
                 lines = rewrite_maps(lines, self.kind)
             table = _read_table(lines, key, self._form.read, unexpected)
             _check_numbers(table, key, numbers)
-            columns = [table.column(each.name).combine_chunks() for each in self.kind]
+            if more is not None:
+                more.update(_list_other_fields(table.schema, key, self._form.read, watched))
+            columns = [
+                _select_fields(table.column(each.name).combine_chunks(), each.type)
+                for each in self._form.read
+            ]
             read = _build_struct(columns, self._form.read, len(texts))
             return cast_if_other(self._form.convert(read), self.kind)
         except pa.ArrowException:
@@ -190,6 +221,27 @@ def _read_table(data: pa.Buffer, key: str, kind: pa.StructType, unexpected: Unex
 def _check_numbers(table: pa.Table, key: str, numbers: pa.Array) -> None:
     if not table.column(key).combine_chunks().equals(numbers):
         raise pa.ArrowInvalid("a text is not a single object")
+
+
+def _list_other_fields(
+    found: pa.Schema, key: str, kind: pa.StructType, watched: str
+) -> Iterator[str]:
+    """Yield the fields that Arrow inferred for an object, beside those of a type."""
+    names, known = found.names, {key, *(each.name for each in kind)}
+    if watched:
+        names = [each.name for each in children(found.field(watched).type)]
+        known = {each.name for each in children(kind.field(watched).type)}
+    yield from (name for name in names if name not in known)
+
+
+def _select_fields(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return structs with the fields of a type only; a list of such structs is refused later."""
+    if array.type.equals(kind) or not pa.types.is_struct(kind) or not kind.num_fields:
+        return array
+    fields = children(kind)
+    return struct_with(
+        array, [_select_fields(array.field(each.name), each.type) for each in fields], fields
+    )
 
 
 def _build_struct(columns: Sequence[pa.Array], kind: pa.StructType, rows: int) -> pa.StructArray:

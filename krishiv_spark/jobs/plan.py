@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pydantic.alias_generators import to_camel
 
+from krishiv_spark.arrow.column_text import parse_fields
 from krishiv_spark.datasource import DatasetOptions, KrishivDataSource
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.formats import find_format, installed_formats
@@ -16,7 +17,7 @@ from krishiv_spark.jobs.models import JobInput, JobOutput, JobSpec
 from krishiv_spark.kafka.records.scanner import SCHEMA
 from krishiv_spark.messages.redaction import redact
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema, parse_fields
+from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
 from krishiv_spark.sources.kafka.values import ERROR_COLUMN, RAW_COLUMN, UNKNOWN_COLUMN
 
 __all__ = [

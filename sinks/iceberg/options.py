@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
+from krishiv_spark.changes.options import ChangeOptions
 from krishiv_spark.iceberg.options import IcebergOptions
 from krishiv_spark.options import ByteSize, DistinctNames, Duration
 from krishiv_spark.runtime.retry import Backoff
@@ -55,7 +56,7 @@ def _strip_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
     return {key[len(_PROPERTY) :]: text for key, text in given.items()}
 
 
-class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
+class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     """Options of the Iceberg sink."""
 
     collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -230,6 +231,14 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions):
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
+        if self.change_format is not None and self.mode != "upsert":
+            raise ValueError("'changeFormat' requires 'mode' = 'upsert'")
+        if self.change_format is None and self.table_schema:
+            raise ValueError("'tableSchema' requires 'changeFormat'")
+        if self.change_format is not None and self.op_column is not None:
+            raise ValueError(
+                "'opColumn' contradicts 'changeFormat', whose events have their operation"
+            )
         if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):
             raise ValueError("'keyColumns', 'opColumn' and 'orderColumn' require 'mode' = 'upsert'")
         if self.txn_rows is not None and self.txn_app_id is None:

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -39,11 +39,28 @@ from krishiv_spark.sinks.iceberg.task_table import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyiceberg.io import FileIO
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["DELETES", "EpochChanges", "UpsertSpec", "filter_rows", "stage_changes", "to_sortable"]
+__all__ = [
+    "DELETES",
+    "INSERTS",
+    "KEPT",
+    "ORDER",
+    "ChangeDecoder",
+    "EpochChanges",
+    "IncompleteRows",
+    "UpsertSpec",
+    "filter_rows",
+    "stage_changes",
+    "to_sortable",
+]
+
+ChangeDecoder: TypeAlias = "Callable[[pa.RecordBatch, pa.Schema], pa.RecordBatch]"
+"""Returns the changes of records for a table with the given columns, and further columns."""
 
 _DELETE_OPS = pa.array(["d", "delete", "-"])
 
@@ -54,9 +71,15 @@ _UPSERT_OPS = pa.array(
 DELETES = "_krishiv_delete"
 """Name of the column of staged changes that marks deletes."""
 
+KEPT, INSERTS, ORDER = "_krishiv_kept", "_krishiv_insert", "_krishiv_order"
+"""Further columns of staged change data: the names of the columns whose values remain, the flag of
+rows that were new in the database, and the order of the records."""
+
+_FURTHER = (DELETES, KEPT, INSERTS, ORDER)
+
 _MAX_TEXT = 60
 _MAX_COLUMNS = 5
-_RANK = "_krishiv_rank"
+_RANK, _ROW, _GROUP = "_krishiv_rank", "_krishiv_row", "_krishiv_group"
 
 
 @dataclass(frozen=True)
@@ -82,6 +105,8 @@ class UpsertSpec:
         """
         if not options.key_columns:
             raise OptionError(f"{FORMAT}: 'mode' = 'upsert' needs the option 'keyColumns'")
+        if options.change_format is not None:
+            return cls(options.key_columns, None, options.order_column or ORDER)
         return cls(options.key_columns, options.op_column, options.order_column)
 
     def check(self, rows: pa.Schema) -> None:
@@ -91,7 +116,7 @@ class UpsertSpec:
             OptionError: If a column is missing, or its type cannot be a key.
         """
         for option, name in self._iter_columns():
-            if name not in rows.names:
+            if name not in rows.names and name != ORDER:
                 known = ", ".join(rows.names)
                 raise OptionError(
                     f"{FORMAT}: {option!r} names {name!r}, but the columns are {known}"
@@ -162,16 +187,30 @@ def _format_row(rows: pa.RecordBatch, names: Sequence[str]) -> str:
 
 
 def stage_changes(
-    target: TaskTableSpec, batches: Iterator[pa.RecordBatch], task: Task, upsert_spec: UpsertSpec
+    target: TaskTableSpec,
+    batches: Iterator[pa.RecordBatch],
+    task: Task,
+    upsert_spec: UpsertSpec,
+    decoder: ChangeDecoder | None = None,
 ) -> StagedDataFiles | None:
     """Stage the changes of one task, in bounded memory. Executor.
+
+    Args:
+        target: The table.
+        batches: The rows.
+        task: The attempt.
+        upsert_spec: How rows change others.
+        decoder: Returns the changes of rows that are records of change data.
 
     Raises:
         SchemaError: If a value does not fit its column, a key is null or an operation unknown.
     """
     path = f"{target.locations.data_path}/{file_name_prefix(target, task)}.changes"
     columns = to_arrow_columns(target.metadata.schema())
-    checked = (_to_changes(batch, columns, upsert_spec) for batch in batches)
+    if decoder is None:
+        checked = (_to_changes(batch, columns, upsert_spec) for batch in batches)
+    else:
+        checked = (_fit_changes(decoder(batch, columns), columns) for batch in batches)
     pieces = chunks(checked)
     first = next(pieces, None)
     if first is None:
@@ -195,12 +234,66 @@ def _to_changes(
 ) -> pa.RecordBatch:
     """Convert a batch to the columns of the table, with a column of deletes."""
     deletes = upsert_spec.find_deletes(batch)
+    return _fit_changes(batch.append_column(DELETES, deletes), columns)
+
+
+def _fit_changes(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """Convert changes to the columns of the table; further columns remain."""
+    whole = pc.invert(batch.column(DELETES))
+    if KEPT in batch.schema.names:
+        whole = pc.and_(whole, batch.column(KEPT).is_null())
     if not all(field.nullable for field in columns):
         # Only for its errors: a row that deletes may have nulls outside its key.
-        conform(batch.filter(pc.invert(deletes)), columns, fill=True)
+        conform(batch.filter(whole), columns, fill=True)
     optional = pa.schema([field.with_nullable(nullable=True) for field in columns])
     fitting = conform(batch, optional, fill=True)
-    return fitting.append_column(DELETES, deletes)
+    for name in _FURTHER:
+        if name in batch.schema.names:
+            fitting = fitting.append_column(name, batch.column(name))
+    return fitting
+
+
+@dataclass(frozen=True)
+class IncompleteRows:
+    """The changes of some keys in their order, the last of each being an upsert that keeps values.
+
+    Attributes:
+        rows: The changes, with further columns; those of one key are next to each other.
+        groups: For each change, the number of its key: 0, 1, ...
+    """
+
+    rows: pa.Table
+    groups: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class _LastChanges:
+    """The last change of each key.
+
+    Attributes:
+        keys: The keys, each once.
+        stays: For each change, whether it is the last of its key, an upsert, and has all values.
+        ranks: For each change, its place in the order of all changes.
+        groups: The changes of the keys whose last upsert keeps values: `_ROW` and `_GROUP`.
+    """
+
+    keys: pa.Table
+    stays: np.ndarray[Any, Any]
+    ranks: np.ndarray[Any, Any]
+    groups: pa.Table
+
+
+def _number_groups(keys: pa.Table, chosen: np.ndarray[Any, Any]) -> pa.Table:
+    """Return the rows with one of the chosen keys, which are distinct, and the key's number."""
+    own = keys.column_names
+    wanted = keys.filter(pa.array(chosen))
+    wanted = wanted.append_column(_GROUP, pa.array(np.arange(wanted.num_rows)))
+    rows = keys.append_column(_ROW, pa.array(np.arange(keys.num_rows)))
+    return rows.join(wanted, own, join_type="inner").select([_ROW, _GROUP])
+
+
+def _drop_further(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows.select([name for name in rows.schema.names if name not in _FURTHER])
 
 
 class EpochChanges:
@@ -220,29 +313,57 @@ class EpochChanges:
     @property
     def keys(self) -> pa.Table:
         """The keys of all changed or deleted rows, each once."""
-        return self._last[0]
+        return self._last.keys
+
+    @property
+    def has_incomplete(self) -> bool:
+        """True if the last upsert of a key keeps values, which `read_upserts` does not return."""
+        return bool(self._last.groups.num_rows)
 
     def read_upserts(self) -> Iterator[pa.RecordBatch]:
-        """Read the last upsert of each key that is not deleted."""
-        for rows in filter_rows(self._read_batches(), self._last[1]):
-            yield rows.select([name for name in rows.schema.names if name != DELETES])
+        """Read the last upsert of each key that is not deleted and has all values."""
+        for rows in filter_rows(self._read_batches(), self._last.stays):
+            yield _drop_further(rows)
+
+    def read_incomplete(self) -> IncompleteRows:
+        """Read all changes of keys whose last upsert keeps values; they must fit into memory."""
+        groups, ranks = self._last.groups, self._last.ranks
+        flags = np.zeros(len(ranks), bool)
+        flags[groups[_ROW].to_numpy()] = True
+        rows = pa.Table.from_batches(filter_rows(self._read_batches(), flags))
+        by_row = groups.take(pc.sort_indices(groups[_ROW]))
+        number = by_row[_GROUP].to_numpy()
+        order = np.lexsort((ranks[by_row[_ROW].to_numpy()], number))
+        return IncompleteRows(rows.take(pa.array(order)), number[order])
 
     @cached_property
-    def _last(self) -> tuple[pa.Table, np.ndarray[Any, Any]]:
-        """The keys, and a flag for each change: whether it is the last of its key and an upsert."""
+    def _last(self) -> _LastChanges:
         names = [*self._upsert_spec.keys, *filter(None, [self._upsert_spec.order]), DELETES]
+        names += [KEPT] if self._has_kept() else []
         # The order column may be a key column.
         read = pa.Table.from_batches(self._read_batches(list(dict.fromkeys(names))))
         changes = to_sortable(read)
         by_rank = self._sort_changes(changes)
         ranks = np.empty_like(by_rank)
         ranks[by_rank] = np.arange(len(by_rank))
-        keys = changes.select(list(self._upsert_spec.keys)).append_column(_RANK, pa.array(ranks))
-        last = keys.group_by(list(self._upsert_spec.keys)).aggregate([(_RANK, "max")])
+        own = list(self._upsert_spec.keys)
+        keys = changes.select(own).append_column(_RANK, pa.array(ranks))
+        last = keys.group_by(own).aggregate([(_RANK, "max")])
         stays = np.zeros(len(by_rank), bool)
         stays[by_rank[last[f"{_RANK}_max"].to_numpy()]] = True
         stays &= ~changes[DELETES].to_numpy()
-        return last.select(list(self._upsert_spec.keys)), stays
+        groups = pa.table({_ROW: pa.array([], pa.int64()), _GROUP: pa.array([], pa.int64())})
+        if KEPT in changes.column_names:
+            keeps = stays & changes[KEPT].is_valid().to_numpy()
+            stays &= ~keeps
+            groups = _number_groups(changes.select(own), keeps) if keeps.any() else groups
+        return _LastChanges(last.select(own), stays, ranks, groups)
+
+    def _has_kept(self) -> bool:
+        if not self._paths:
+            return False
+        with self._io.new_input(self._paths[0]).open() as stream:
+            return KEPT in open_input(stream).schema.names
 
     def _sort_changes(self, changes: pa.Table) -> np.ndarray[Any, Any]:
         """Return the indices of changes by order, then index: the winner of a key is last."""

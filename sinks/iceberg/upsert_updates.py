@@ -10,6 +10,7 @@ to commit is used by the next one where the table has not changed.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -137,7 +138,7 @@ class UpsertUpdate(EpochUpdate):
         self._upsert_spec = upsert_spec
         self._epoch = epoch
         self._changes: EpochChanges | None = None
-        self._added: dict[int, _Files] = {}
+        self._added: dict[tuple[int, int | None], _Files] = {}
         self._used: set[str] = set()
 
     def plan(self, table: Table) -> SnapshotChanges:
@@ -184,10 +185,23 @@ class UpsertUpdate(EpochUpdate):
     def _add(self, table: Table, changes: EpochChanges) -> _Files:
         """Return data files of the epoch's last upsert of each key."""
         # Another attempt may find another schema, whose columns these files would not have.
-        schema = table.metadata.current_schema_id
-        if schema not in self._added:
-            self._added[schema] = self._write(table, changes.read_upserts())
-        return self._added[schema]
+        metadata = table.metadata
+        # Kept values are those of the table's rows, which another attempt may find changed.
+        head = metadata.current_snapshot_id if changes.has_incomplete else None
+        cache_key = (metadata.current_schema_id, head)
+        if cache_key not in self._added:
+            rows = itertools.chain(changes.read_upserts(), self._complete(table, changes))
+            self._added[cache_key] = self._write(table, rows)
+        return self._added[cache_key]
+
+    def _complete(self, table: Table, changes: EpochChanges) -> Iterator[pa.RecordBatch]:
+        """Yield the last upserts that keep values of other rows."""
+        if changes.has_incomplete:
+            from krishiv_spark.sinks.iceberg.kept_values import complete_upserts
+
+            is_null = self._options.missing_values == "null"
+            keys = self._upsert_spec.keys
+            yield from complete_upserts(table, changes, keys, missing_is_null=is_null)
 
     def _write(self, table: Table, rows: Iterator[pa.RecordBatch]) -> _Files:
         spec = task_table_spec(table, self._options.target_file_size)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from krishiv_spark.sinks.iceberg.committer import IcebergCommitter
     from krishiv_spark.sinks.iceberg.table_setup import CachedTable
-    from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
+    from krishiv_spark.sinks.iceberg.upsert_staging import ChangeDecoder, UpsertSpec
     from krishiv_spark.spark.query_target import QueryTarget
 
 __all__ = ["IcebergSinkOptions", "IcebergWriter"]
@@ -78,7 +78,10 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         """Warn once in a process of upserts in which Spark's order of rows decides. Planner."""
         options = self.options
         # With 'txnRows' the rows are totals, one for each key.
-        if options.mode == "upsert" and options.order_column is None and options.txn_rows is None:
+        is_ordered = options.order_column is not None or (
+            options.change_format is not None and "offset" in self.schema.names
+        )
+        if options.mode == "upsert" and not is_ordered and options.txn_rows is None:
             warn_once(
                 _log,
                 options.table_name,
@@ -121,10 +124,36 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         upsert_spec = self._upsert_spec()
         if upsert_spec is None:
             return self.schema
-        upsert_spec.check(self.schema)
         if self.mode is OutputMode.REPLACE:
             raise OptionError(f"{FORMAT}: 'mode' = 'upsert' cannot replace the whole table")
+        if self.options.change_format is not None:
+            columns = self._find_columns()
+            upsert_spec.check(columns)
+            return columns
+        upsert_spec.check(self.schema)
         return upsert_spec.without_op(self.schema)
+
+    def _find_columns(self) -> pa.Schema:
+        """Return the table's columns for records of change data: declared, or those it has.
+
+        Raises:
+            OptionError: If the rows are no records, or the table is missing and no columns are
+                declared.
+        """
+        self.options.check_records(self.schema, FORMAT)
+        if (declared := self.options.declared_columns) is not None:
+            return declared
+        from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
+        from krishiv_spark.sinks.iceberg.table_setup import find_table
+
+        table = find_table(self.options)
+        if table is None:
+            raise OptionError(
+                f"{FORMAT}: table {self.options.table_name} does not exist, and events have no "
+                "types: declare its columns with 'tableSchema', such as 'id BIGINT, name STRING', "
+                "or create the table first"
+            )
+        return to_arrow_columns(table.schema())
 
     def _upsert_spec(self) -> UpsertSpec | None:
         """Return how rows change others; None if they are only added."""
@@ -146,7 +175,15 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
                 return write_files(plan, batches, task)
             from krishiv_spark.sinks.iceberg.upsert_staging import stage_changes
 
-            return stage_changes(plan, batches, task, upsert_spec)
+            return stage_changes(plan, batches, task, upsert_spec, self._create_decoder())
+
+    def _create_decoder(self) -> ChangeDecoder | None:
+        """Return the decoder of change data; None for rows. Executor."""
+        if self.options.change_format is None:
+            return None
+        from krishiv_spark.sinks.iceberg.change_records import create_decoder
+
+        return create_decoder(self.options)
 
     def committer(self) -> IcebergCommitter:
         """Driver: return the committer for the table's catalog."""

@@ -38,6 +38,7 @@ STOREYS = [
     FORMATS - {"parquet"},
     {"parquet"},  # which the data files of Iceberg are
     {"spark"},
+    {"changes"},
     {"offsets"},
     {"storage"},
     {"options"},

@@ -20,11 +20,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from krishiv_spark.arrow.column_text import parse_fields
 from krishiv_spark.arrow.json_parsing import JsonParser, find_unknown
 from krishiv_spark.arrow.json_types import JsonRules
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema, parse_fields
+from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
 
 BAD = "bad"
 UTC = dt.timezone.utc

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from krishiv_spark.arrow.column_text import parse_fields
 from krishiv_spark.arrow.json_parsing import JsonParser
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.scanner import SCHEMA
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
-from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema, parse_fields
+from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
 from krishiv_spark.sources.kafka.values import POSITION_COLUMNS
 
 SPARKS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]

@@ -1,0 +1,1 @@
+"""Change data: records that tell how a row of a database has changed."""

@@ -1,0 +1,137 @@
+"""The options of sinks that apply records of change data (``changeFormat``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+from pydantic import AliasChoices, BeforeValidator, Field
+
+from krishiv_spark.arrow.column_text import parse_fields
+from krishiv_spark.changes.encodings import PLACEHOLDER, TimeUnit, ValueRules
+from krishiv_spark.errors import OptionError
+from krishiv_spark.options import Options
+
+__all__ = ["ChangeOptions"]
+
+_UNITS = ("ms", "us", "ns")
+
+
+def _parse_units(given: object) -> object:
+    """Parse ``us``, or JSON such as ``{"created": "ms"}``.
+
+    Raises:
+        ValueError: If it is neither, with an example.
+    """
+    if not isinstance(given, str):
+        return given
+    word = given.strip()
+    if word in _UNITS:
+        return {"": word}
+    needed = 'write ms, us or ns, or JSON such as {"created_at": "ms"}'
+    try:
+        found = json.loads(word)
+    except ValueError:
+        raise ValueError(needed) from None
+    if not isinstance(found, dict) or any(unit not in _UNITS for unit in found.values()):
+        raise ValueError(needed)
+    return found
+
+
+def _parse_columns(given: object) -> object:
+    if not isinstance(given, str):
+        return given
+    return parse_fields(given) if given.strip() else ()
+
+
+TimeUnits = Annotated[Mapping[str, TimeUnit], BeforeValidator(_parse_units)]
+Fields = Annotated[tuple[Any, ...], BeforeValidator(_parse_columns)]
+
+
+class ChangeOptions(Options):
+    """Options of records that tell how a row of a database has changed."""
+
+    change_format: Literal["debezium"] | None = Field(
+        default=None,
+        validation_alias=AliasChoices("changeFormat", "change_format"),
+        description="Form of the rows: Kafka's columns `key` and `value` (and `topic`, `partition` "
+        "and `offset`) with change events of Debezium (`debezium`), in JSON, with or without their "
+        "schema, or as rows alone (`ExtractNewRecordState`). Needs `mode` = `upsert`. See "
+        "[change data](change-data.md).",
+    )
+    table_schema: Fields = Field(
+        default=(),
+        validation_alias=AliasChoices("tableSchema", "table_schema"),
+        description="Columns of the table, as `id BIGINT, name STRING`: with `changeFormat`, for a "
+        "table that is created, or that gets new columns by `schemaEvolution`. Default: the "
+        "columns of the existing table.",
+    )
+    decimal_format: Literal["precise", "string"] = Field(
+        default="precise",
+        validation_alias=AliasChoices("decimalFormat", "decimal_format"),
+        description="Meaning of texts in DECIMAL columns of events without a schema, which is "
+        "Debezium's `decimal.handling.mode`: `precise` is base64 of the digits, to which the "
+        "column's scale applies, and `string` is the number.",
+    )
+    time_units: TimeUnits = Field(
+        default={},
+        validation_alias=AliasChoices("timeUnits", "time_units"),
+        description="Unit of numbers in time columns of events without a schema: `ms`, `us` "
+        '(default) or `ns`, or JSON for single columns, as `{"created_at": "ms"}`. By default '
+        "Debezium writes `ms` for columns with up to three fractional digits, and `us` for others.",
+    )
+    unavailable_placeholder: str = Field(
+        default=PLACEHOLDER,
+        min_length=1,
+        validation_alias=AliasChoices("unavailablePlaceholder", "unavailable_placeholder"),
+        description="Text that stands for an unchanged value that the database did not send "
+        "(Debezium's `unavailable.value.placeholder`): the table keeps its value.",
+    )
+    missing_values: Literal["fail", "null"] = Field(
+        default="fail",
+        validation_alias=AliasChoices("missingValues", "missing_values"),
+        description="Action for an unchanged value of a row that the table does not have: `fail`, "
+        "or write `null`.",
+    )
+    unknown_fields: Literal["fail", "ignore"] = Field(
+        default="fail",
+        validation_alias=AliasChoices("unknownFields", "unknown_fields"),
+        description="Action for columns of an event that the table does not have: `fail`, or "
+        "`ignore` them.",
+    )
+    truncate_events: Literal["fail", "ignore"] = Field(
+        default="fail",
+        validation_alias=AliasChoices("truncateEvents", "truncate_events"),
+        description="Action for the event of a `TRUNCATE`, which Debezium sends only if "
+        "`skipped.operations` does not name it: `fail`, or `ignore` it.",
+    )
+
+    @property
+    def value_rules(self) -> ValueRules:
+        """The rules for values that JSON does not determine."""
+        return ValueRules(
+            self.decimal_format, dict(self.time_units), placeholder=self.unavailable_placeholder
+        )
+
+    @property
+    def declared_columns(self) -> pa.Schema | None:
+        """The columns of `tableSchema`; None if it is not given."""
+        return pa.schema(list(self.table_schema)) if self.table_schema else None
+
+    def check_records(self, records: pa.Schema, format_name: str) -> None:
+        """Refuse rows that are not records of Kafka.
+
+        Raises:
+            OptionError: If `key` or `value` is missing or neither binary nor text.
+        """
+        for name in ("key", "value"):
+            kind = records.field(name).type if name in records.names else None
+            if kind is None or not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
+                found = "is missing" if kind is None else f"is {kind}"
+                raise OptionError(
+                    f"{format_name}: 'changeFormat' needs Kafka's columns key and value, and "
+                    f"column {name!r} {found}: write the rows as krishiv-kafka or Spark's kafka "
+                    "returns them, without valueFormat"
+                )

@@ -1,0 +1,63 @@
+"""Records of change data as staged changes of a table. Executor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from krishiv_spark.changes.debezium import DebeziumDecoder, DebeziumRules
+from krishiv_spark.sinks.iceberg.upsert_staging import (
+    DELETES,
+    INSERTS,
+    KEPT,
+    ORDER,
+    ChangeDecoder,
+)
+
+if TYPE_CHECKING:
+    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+
+__all__ = ["create_decoder"]
+
+_POSITION = ("topic", "partition", "offset")
+
+
+def create_decoder(options: IcebergSinkOptions) -> ChangeDecoder:
+    """Return the decoder of one task, by `changeFormat`."""
+    rules = DebeziumRules(options.value_rules, options.unknown_fields, options.truncate_events)
+    made: list[DebeziumDecoder] = []
+
+    def decode(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+        if not made:
+            made.append(DebeziumDecoder(columns, options.key_columns, rules))
+        found = made[0].decode(
+            batch.column("value"), batch.column("key"), lambda row: _locate(batch, row)
+        )
+        further = {
+            DELETES: found.deletes,
+            KEPT: found.kept,
+            INSERTS: found.inserts,
+            ORDER: _number_records(batch, found.records),
+        }
+        rows = found.rows
+        for name, values in further.items():
+            rows = rows.append_column(name, values)
+        return rows
+
+    return decode
+
+
+def _number_records(batch: pa.RecordBatch, records: np.ndarray[Any, Any]) -> pa.Array:
+    """Return the offsets of records: of two changes of a key, the later one wins."""
+    if "offset" not in batch.schema.names:
+        return pa.nulls(len(records), pa.int64())
+    return batch.column("offset").cast(pa.int64()).take(pa.array(records))
+
+
+def _locate(batch: pa.RecordBatch, row: int) -> str:
+    if not set(_POSITION) <= set(batch.schema.names):
+        return f"row {row} of a batch"
+    topic, partition, offset = (batch.column(name)[row] for name in _POSITION)
+    return f"{topic}-{partition} at offset {offset}"
