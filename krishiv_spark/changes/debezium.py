@@ -81,7 +81,7 @@ class Changes:
     Attributes:
         rows: The columns of the table. A row that deletes has only its key.
         deletes: True for each row that deletes.
-        kept: For each row, the names of columns whose values remain as they are; null for none.
+        kept: For each row, the names of columns whose values do not change; null for none.
         inserts: True for each row that is new in the database, or was read by a snapshot.
         records: For each row, the number of its record in the batch.
     """
@@ -154,7 +154,7 @@ class DebeziumDecoder:
         return _sort(pieces, self.columns)
 
     def decode_rows(self, part: Unwrapped) -> Iterator[Changes]:
-        """Decode records that are rows, without keys of their own."""
+        """Decode records that are rows only, such as keys."""
         yield from self._decode_part(part, [])
 
     def _decode_all(self, values: pa.Array, keys: pa.Array) -> Iterator[Changes]:
@@ -354,7 +354,7 @@ class DebeziumDecoder:
                 raise _BadRecordError(
                     int(rows[row]),
                     "is the event of a TRUNCATE, which names no rows: empty the table or build "
-                    "the mirror again, and set 'truncateEvents' = 'ignore' to pass over the event",
+                    "the mirror again, and set 'truncateEvents' = 'ignore' to skip the event",
                 )
             if operation not in {_TRUNCATE, _MESSAGE}:
                 raise ValueError("an unknown operation")

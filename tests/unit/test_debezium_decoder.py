@@ -293,7 +293,7 @@ def test_records_of_all_forms_and_several_schemas_can_be_in_one_batch():
     assert [(row["id"], row["price"]) for _, row, _ in found] == [(n, n) for n in range(1, 7)]
 
 
-def test_records_that_change_no_row_are_passed_over():
+def test_records_that_change_no_row_are_skipped():
     found = decode(
         SMALL,
         to_json({"ts_ms": 1}),
