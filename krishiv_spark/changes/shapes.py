@@ -116,9 +116,11 @@ def examine(found: Mapping[str, Any], columns: pa.Schema, keys: Sequence[str]) -
             "is neither an event of Debezium (with 'op' and 'source') nor a row with the columns "
             f"{', '.join(keys)}"
         )
-    flags = {name: find_kind(found[name]) for name in (DELETED, OPERATION) if name in found}
-    given = {name: kind for name, kind in flags.items() if kind is not None}
-    return Shape("row", _find_kinds(found, columns), given)
+    flags: dict[str, JsonKind] = {}
+    for name in (DELETED, OPERATION):
+        if (kind := find_kind(found.get(name))) is not None:
+            flags[name] = kind
+    return Shape("row", _find_kinds(found, columns), flags)
 
 
 def _find_kinds(
@@ -128,7 +130,7 @@ def _find_kinds(
     for name in columns.names:
         value = row.get(name)
         kind = find_kind(value)
-        element = None
+        element: JsonKind | None = None
         if isinstance(value, list):
             element = next((find_kind(one) for one in value if one is not None), None)
         found[name] = None if kind is None else (kind, element)
