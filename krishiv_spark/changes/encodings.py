@@ -166,14 +166,14 @@ def build_encoding(
         SchemaError: If values of the type cannot have this kind.
     """
     build = next((build for test, build in _BUILDERS if test(kind)), None)
-    made = None if build is None else build(kind, given, _Column(name, rules, element))
+    made = None if build is None else build(kind, given, _ValueColumn(name, rules, element))
     if made is None:
         raise SchemaError(f"field {name!r} has {_KINDS[given]}, which is no {_describe(kind)}")
     return made
 
 
 @dataclass(frozen=True)
-class _Column:
+class _ValueColumn:
     """A column whose encoding is built: see `build_encoding`."""
 
     name: str
@@ -203,7 +203,7 @@ def _describe(kind: pa.DataType) -> str:
         return str(kind)
 
 
-def _build_plain(kind: pa.DataType, given: JsonKind, column: _Column) -> Encoding | None:
+def _build_plain(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
     del column
     usual = default_kind(kind)
     if given == "text" and pa.types.is_floating(kind):
@@ -212,13 +212,13 @@ def _build_plain(kind: pa.DataType, given: JsonKind, column: _Column) -> Encodin
     return Encoding(kind) if given == usual else None
 
 
-def _build_text(kind: pa.DataType, given: JsonKind, column: _Column) -> Encoding | None:
+def _build_text(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
     if given == "object":  # a NUMERIC without a scale has more digits than any decimal
         return Encoding(_SCALED, lambda objects: _from_scaled_objects(objects, kind))
     return Encoding(kind, is_kept=column.is_placeholder) if given == "text" else None
 
 
-def _build_bytes(kind: pa.DataType, given: JsonKind, column: _Column) -> Encoding | None:
+def _build_bytes(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
     del kind
     if given != "text":
         return None
@@ -233,7 +233,7 @@ _decode_base64: Convert = build_form(pa.binary(), JsonRules()).convert
 # --- decimals
 
 
-def _build_decimal(kind: pa.DataType, given: JsonKind, column: _Column) -> Encoding | None:
+def _build_decimal(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
     rules, name, kept = column.rules, column.name, column.is_placeholder
     if given == "number":
         return Encoding(kind)
@@ -315,7 +315,7 @@ def _read_unscaled(numbers: pa.Array) -> pa.Array:
 # --- times
 
 
-def _build_time(kind: pa.DataType, given: JsonKind, column: _Column) -> Encoding | None:
+def _build_time(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
     unit = column.rules.unit_of(column.name)
     if given == "text":
         return _build_time_text(kind)
@@ -379,7 +379,7 @@ def _check_between(numbers: pa.Array, first: int, last: int) -> None:
 # --- nested values
 
 
-def _build_list(kind: pa.ListType, given: JsonKind, column: _Column) -> Encoding | None:
+def _build_list(kind: pa.ListType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
     if given != "array":
         return None
     value = kind.value_type
@@ -392,7 +392,7 @@ def _build_list(kind: pa.ListType, given: JsonKind, column: _Column) -> Encoding
     )
 
 
-def _build_map(kind: pa.MapType, given: JsonKind, column: _Column) -> Encoding | None:
+def _build_map(kind: pa.MapType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
     if given != "object":
         return None
     item = build_encoding(kind.item_type, default_kind(kind.item_type), column.name, column.rules)
@@ -404,7 +404,7 @@ def _build_map(kind: pa.MapType, given: JsonKind, column: _Column) -> Encoding |
     )
 
 
-def _build_struct(kind: pa.StructType, given: JsonKind, column: _Column) -> Encoding | None:
+def _build_struct(kind: pa.StructType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
     if given != "object":
         return None
     fields = [each.with_nullable(nullable=True) for each in children(kind)]
@@ -446,7 +446,7 @@ def _equal_some(values: pa.Array, may_be: pa.Array, wanted: list[Any]) -> pa.Arr
     return pa.array(found)
 
 
-_Build: TypeAlias = "Callable[[Any, JsonKind, _Column], Encoding | None]"
+_Build: TypeAlias = "Callable[[Any, JsonKind, _ValueColumn], Encoding | None]"
 _BUILDERS: tuple[tuple[Callable[[pa.DataType], bool], _Build], ...] = (
     (pa.types.is_decimal, _build_decimal),
     (pa.types.is_temporal, _build_time),

@@ -55,6 +55,7 @@ ELSEWHERE = {
         "SlowDown", "UpdateTable", "VersionId", "catalog.pool_pre_ping", "connect_timeout",
         "credential_process", "endpoint_url", "tcp_user_timeout", "Authorization", "Bearer",
     },
+    "a transformation of Debezium": {"ExtractNewRecordState"},
     "the sinks of Flink": {"FileSink", "KafkaSink"},
     "names that kafka-python may get, and attributes and methods that it has": {
         "EncodedRequest", "KafkaConnectionManager.add_connection", "KafkaConnectionManager.detach",
