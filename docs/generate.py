@@ -77,9 +77,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FILES = (
-    "examples/json_source.py",
     "examples/sqlite_sink.py",
-    "tests/kit/test_json_example.py",
     "tests/kit/test_sqlite_example.py",
 )
 TEMPLATES = {
@@ -117,7 +115,6 @@ ERRORS: tuple[type[errors.KrishivError], ...] = (
 )
 JOB_SCHEMA = ROOT / "docs" / "job.schema.json"
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
 
 _OF_BATCHES = NumberedJobOptions.model_fields.keys() - Options.model_fields.keys()
 """Fields of the options of numbered batches, which docs/foreachbatch.md has for all sinks."""
