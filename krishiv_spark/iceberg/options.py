@@ -147,14 +147,14 @@ class IcebergOptions(StorageOptions):
         gt=0,
         validation_alias=AliasChoices("maxMetadataBytes", "max_metadata_bytes"),
         description="Largest metadata file that is read from a SQL catalog or Glue, after "
-        "decompression. Ten thousand snapshots have about 10 MB.",
+        "decompression.",
     )
     data_files_within: Literal["table", "warehouse", "any"] | None = Field(
         default=None,
         validation_alias=AliasChoices("dataFilesWithin", "data_files_within"),
         description="Allowed location of a table's files: below the table's location (`table`), "
-        "there or below the warehouse (`warehouse`), or anywhere (`any`). The default is "
-        "`warehouse` for writes; for reads see [tables that others may "
+        "there or below the warehouse (`warehouse`, the default for writes), or anywhere (`any`). "
+        "For reads see [tables that others may "
         "alter](iceberg-catalogs.md#tables-that-others-may-alter).",
     )
 

@@ -89,9 +89,8 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     upsert_mode: Literal["merge-on-read", "copy-on-write"] | None = Field(
         default=None,
         validation_alias=AliasChoices("upsertMode", "upsert_mode"),
-        description="Way in which upserts change existing rows: delete them by their positions "
-        "(`merge-on-read`), or replace the files that have them (`copy-on-write`). Default: the "
-        "table's property `write.merge.mode`.",
+        description="Way in which upserts change rows: by position deletes (`merge-on-read`), or "
+        "by new files (`copy-on-write`). Default: the table's property `write.merge.mode`.",
     )
     allow_mixed_keys: bool = Field(
         default=False,
@@ -123,14 +122,13 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     )
     partition_by: str = Field(
         default="",
-        description="Partitions of a table that is created, in Iceberg's notation: `days(ts), "
-        "bucket(16, id), truncate(4, name), region`. An existing table must have the same "
-        "partitions.",
+        description="Partitions of a table that is created: `days(ts), bucket(16, id), "
+        "truncate(4, name), region`. An existing table must have the same.",
     )
     sort_by: str = Field(
         default="",
         description="Sort order of a table that is created: `ts desc, id`. An existing table must "
-        "have the same order. The files of every table are sorted by its own order.",
+        "have the same.",
     )
     location: str | None = Field(
         default=None,
@@ -165,8 +163,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     )
     merge_manifests: bool = Field(
         default=True,
-        description="Merge small manifests during a commit, by the table's "
-        "`commit.manifest.min-count-to-merge` and `commit.manifest.target-size-bytes`.",
+        description="Merge small manifests during a commit, by the table's `commit.manifest.*`.",
     )
     compact: Literal["off", "auto"] = Field(
         default="off",
@@ -199,8 +196,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     )
     checkpoint_location: str | None = Field(
         default=None,
-        description="Spark's own option. If it is set, snapshot summaries contain "
-        "`krishiv.watermark`, and the table has the property `krishiv.offsets.<query id>`.",
+        description="Spark's own option. It enables [progress for others](iceberg.md#writing).",
     )
     commit_timeout: Duration = Field(
         default=60_000,
