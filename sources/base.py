@@ -80,7 +80,7 @@ class SourceOptions(Options):
         default=86_400_000,
         ge=0,
         description="Maximum time by which an event time may be ahead of the clock and still move "
-        "the watermark, or `infinity`. Later event times are counted, and their rows are read.",
+        "the watermark, or `infinity`.",
     )
     max_rows_per_trigger: int | None = Field(
         default=None, gt=0, description="Maximum number of rows in a batch."

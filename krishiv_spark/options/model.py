@@ -198,8 +198,7 @@ class Options(LateModel):
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="warning",
-        description="Lowest level of the log lines that are written to the standard error of "
-        "Spark's Python processes; [operate.md](operate.md#logs).",
+        description="Lowest level of the [log lines](operate.md#logs) of Spark's Python processes.",
     )
 
     model_config = ConfigDict(

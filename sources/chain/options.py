@@ -122,10 +122,8 @@ class ChainOptions(SourceOptions):
     landed_by: str | None = Field(
         default=None,
         min_length=1,
-        description="Query that wrote the topics into the table: its id, or the path or URL of its "
-        "checkpoint. Needed if several queries write into the table, or if the table does "
-        "not record its position in the topics. Rows that other queries wrote must not "
-        "come from the topics after the position of that query.",
+        description="Landing query: its id, or the path or URL of its checkpoint. Needed if the "
+        "table [does not show where its rows end](backfill.md#the-seam).",
     )
     snapshot: int | None = Field(
         default=None,
