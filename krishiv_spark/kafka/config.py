@@ -327,6 +327,5 @@ class KafkaOptions(Options):
 
     kafka: Annotated[KafkaConfig, BeforeValidator(_to_config)] = Field(
         validation_alias="kafka.bootstrap.servers",
-        description="Kafka brokers to contact first, `host:port,...`. Kafka's other client "
-        "settings have the prefix `kafka.` too.",
+        description="Kafka brokers to contact first, `host:port,...`.",
     )
