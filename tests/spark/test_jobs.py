@@ -363,7 +363,6 @@ outputs:
 """
 
 
-@pytest.mark.core
 @pytest.mark.usefixtures("rows")
 def test_every_output_is_a_query_of_its_own(runner, tmp_path):
     days = [f'{{"day": "2013-01-0{n}", "weight": {n}}}\n' for n in (1, 2, 3)]

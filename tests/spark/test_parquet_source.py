@@ -174,7 +174,6 @@ TYPES = """
 """
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"])
 def test_every_type_reads_as_spark_reads_it(spark, folder, checkpoint, stored):
     spark.conf.set("spark.sql.parquet.outputTimestampType", stored)

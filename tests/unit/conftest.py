@@ -101,7 +101,9 @@ def fresh_bucket(server, endpoint, monkeypatch):
     return f"s3://{bucket}"
 
 
-@pytest.fixture(params=["model", "disk", "object in memory", "s3"])
+@pytest.fixture(
+    params=["model", "disk", "object in memory", pytest.param("s3", marks=pytest.mark.long)]
+)
 def journal(request, tmp_path):
     if request.param == "model":
         return ModelJournal()
