@@ -63,6 +63,14 @@ CORE_CASES = frozenset(
 """Cases that `./run test` runs of a suite marked `core_cases`; `--all` runs the others too."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the processes that tests start import the support code too."""
+    folders = [str(path) for path in config.getini("pythonpath") if "support" in path.parts]
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = dict.fromkeys(filter(None, [*folders, *inherited]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+
+
 def pytest_sessionstart() -> None:
     gc.disable()  # a collection finds nothing among thousands of tests that are kept
 

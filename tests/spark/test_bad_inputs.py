@@ -3,7 +3,7 @@
 With ``KRISHIV_BAD_INPUTS`` = a file, the messages are recorded there, and a report shows them:
 
     KRISHIV_BAD_INPUTS=tests/golden/bad-inputs.json ./run test tests/spark/test_bad_inputs.py ./run
-    python tests/support/bad_inputs_seen.py
+    python tests/support/spark/bad_inputs_seen.py
 """
 
 import os

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-CLIENT = Path(__file__).parents[1] / "support" / "connect_client.py"
+CLIENT = Path(__file__).parents[1] / "support" / "spark" / "connect_client.py"
 NEEDED = ("grpc", "grpc_status", "google.rpc")
 
 

@@ -22,7 +22,7 @@ from krishiv_spark.formats import ConsoleDataSource
 from krishiv_spark.jobs.runner import restore_active_session
 from krishiv_spark.kafka.dev import open_cluster
 
-FILES = Path(__file__).parents[1] / "support" / "job_files"
+FILES = Path(__file__).parents[1] / "support" / "spark" / "job_files"
 COUNT, ROWS = 4, 10
 TOTAL = COUNT * ROWS
 

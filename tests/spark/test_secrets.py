@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-SCRIPT = Path(__file__).parents[1] / "support" / "shown_options.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "spark" / "shown_options.py"
 KEY, CREDENTIAL = "hunter-of-keys", "hunter-of-credentials"
 
 

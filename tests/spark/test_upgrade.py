@@ -98,7 +98,8 @@ def test_queries_of_an_earlier_release_that_died_before_spark_s_commit_go_on_exa
     fill_folder(tmp_path / "source")
     fill_table(tmp_path)
     with monkeypatch.context() as then:
-        then.setenv("PYTHONPATH", f"{SUPPORT / 'earlier'}{os.pathsep}{earlier}")
+        paths = f"{SUPPORT / 'earlier'}{os.pathsep}{earlier}"
+        then.setenv("PYTHONPATH", paths, prepend=os.pathsep)
         code, died = run(tmp_path, bootstrap)
     assert code.is_relative_to(earlier)
     for name in FORMATS:

@@ -25,7 +25,7 @@ OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 INSTALLED = Path(pyspark.__file__).parent
 HOME = Path(sys.prefix) / "spark"
 ARCHIVE = HOME / "classes.jsa"
-DRIVER = Path(__file__).with_name("stream_copy.py")
+DRIVER = Path(__file__).parent / "spark" / "stream_copy.py"
 
 
 def options() -> str:

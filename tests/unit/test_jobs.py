@@ -18,7 +18,7 @@ from krishiv_spark.jobs.depots import Address
 from krishiv_spark.jobs.plan import add_json_options
 from krishiv_spark.jobs.supervisor import Supervisor
 
-FILES = Path(__file__).parents[1] / "support" / "job_files"
+FILES = Path(__file__).parents[1] / "support" / "spark" / "job_files"
 SMALL = """
 inputs:
   - name: rows

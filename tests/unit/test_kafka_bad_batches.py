@@ -350,7 +350,7 @@ def test_keys_of_headers_that_are_no_text_are_replaced_in_each_part():
 
 MEASURE = """
 import os, sys
-sys.path[:0] = [sys.argv[1] + "/tests/support"]
+sys.path[:0] = [sys.argv[1] + "/tests/support/brokers"]
 import bombs
 from krishiv_spark.kafka.records import BatchPolicy, RecordError, RecordRange, decode, warm_up
 

@@ -23,7 +23,7 @@ SEED = int(os.environ.get("KRISHIV_FUZZ_SEED", random.SystemRandom().randrange(2
 def test_mutated_batches_are_rows_or_errors(seconds):
     command = [
         sys.executable,
-        str(ROOT / "tests/support/record_fuzzer.py"),
+        str(ROOT / "tests/support/brokers/record_fuzzer.py"),
         str(seconds),
         str(SEED),
     ]

@@ -1,6 +1,5 @@
 """Parquet files of others, which claim anything: they give rows, or an error that names them."""
 
-import os
 import random
 import re
 import signal
@@ -9,7 +8,6 @@ import sys
 import threading
 import time
 import traceback
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,15 +19,13 @@ from krishiv_spark.parquet.footers import BadFileError, TooLargeError, translate
 from krishiv_spark.runtime.workers import file_of_crash, name_call, name_rows
 
 SILENT_S = 60
-SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def in_a_process(path):
     code = "import faulthandler, sys; faulthandler.enable(); from parquet_fuzzing import outcome; print(outcome(sys.argv[1]))"  # noqa: E501
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), os.getcwd()])}
     return subprocess.run(
         [sys.executable, "-c", code, str(path)],
-        capture_output=True, text=True, env=environment, check=False, timeout=SILENT_S,
+        capture_output=True, text=True, check=False, timeout=SILENT_S,
     )  # fmt: skip
 
 
@@ -74,9 +70,8 @@ def test_a_page_that_inflates_to_more_than_the_memory_is_an_error_or_rows(tmp_pa
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
         "from parquet_fuzzing import outcome; print(outcome(sys.argv[1]))"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), os.getcwd()])}
     words = [sys.executable, "-c", code, str(path)]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "refused"), done.stderr
 
 
@@ -131,13 +126,12 @@ _ALLOWED = re.compile(r"rows \d+|refused")
 
 def fuzz(folder, seed, seconds):
     """Read changed files in processes, each until it dies; by seed, what was not allowed."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), os.getcwd()])}
     until, wrong, count = time.monotonic() + seconds, {}, 0
     while time.monotonic() < until:
         with (folder / "errors").open("w+") as errors:
             words = [sys.executable, "-m", "parquet_fuzzing", str(folder), str(seed), "1000000"]
             with subprocess.Popen(
-                words, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+                words, stdout=subprocess.PIPE, stderr=errors, text=True
             ) as process:
                 for line in process.stdout:
                     silent = threading.Timer(SILENT_S, process.kill)

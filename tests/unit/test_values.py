@@ -1,6 +1,6 @@
 """Values as Spark's own reader has them, or refused.
 
-What it reads is recorded in tests/golden/values/, by tests/support/record_values.py.
+What it reads is recorded in tests/golden/values/, by tests/support/parquet/record_values.py.
 """
 
 import json

@@ -10,9 +10,6 @@ import struct
 import sys
 import time
 from collections import Counter
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import bombs
 from batches import CODECS, varint

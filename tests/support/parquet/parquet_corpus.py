@@ -19,7 +19,7 @@ from parquet_reading import FIRST, UNLIMITED, reader
 from krishiv_spark.arrow.schemas import arrow_schema, spark_schema
 from krishiv_spark.errors import KrishivError
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "parquet_corpus.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "parquet_corpus.json"
 FOLDERS = ("data", "data/geospatial", "data/aes256", "bad_data", "shredded_variant")
 NO_DATA = (".json", ".md", ".csv", ".bin", ".txt")
 TOO_LARGE = "data/large_string_map.brotli.parquet"

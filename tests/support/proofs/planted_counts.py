@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.counts.count import Count
 from benchmarks.counts.record import Record, Verdict
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 PLANTED = """
 {which}

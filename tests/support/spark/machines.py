@@ -21,7 +21,7 @@ from typing_extensions import Self
 _OWN = ("/tmp", "/var/tmp", "/dev/shm")
 """Folders of a machine that programs write to; all others are read-only."""
 
-_INSTALLED = (Path(__file__).parents[2], Path(sys.prefix), Path(sys.base_prefix), Path.home())
+_INSTALLED = (Path(__file__).parents[3], Path(sys.prefix), Path(sys.base_prefix), Path.home())
 """Each machine has these, wherever they are here: perhaps in one of the folders above."""
 
 _MOUNTS = f"""

@@ -14,7 +14,7 @@ from patience import PATIENCE, await_that
 
 from krishiv_spark.kafka.dev.clusters import free_ports
 
-OPERATE = Path(__file__).parents[2] / "docs" / "operate"
+OPERATE = Path(__file__).parents[3] / "docs" / "operate"
 
 
 def program_or_skip(name: str) -> str:

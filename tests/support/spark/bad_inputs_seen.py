@@ -2,7 +2,7 @@
 
 The record is tests/golden/bad-inputs.json; a report to read is made of it in .krishiv/reports:
 
-    ./run python tests/support/bad_inputs_seen.py
+    ./run python tests/support/spark/bad_inputs_seen.py
 """
 
 import json

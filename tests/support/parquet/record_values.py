@@ -1,9 +1,10 @@
 """Record what Spark's own Parquet reader makes of the cases in `*_cases.py`.
 
-    ./run python tests/support/record_values.py [conversions] [partitions] [calendars] [names]
+    ./run python tests/support/parquet/record_values.py [PART ...]
 
-takes a quarter of an hour, most of it for the conversions. The records in tests/golden/values/ are
-data, so that the tests need no JVM. They change only if Spark's reader does.
+takes a quarter of an hour, most of it for the conversions. A PART is conversions, partitions,
+calendars or names; without one, all are recorded. The records in tests/golden/values/ are data, so
+that the tests need no JVM. They change only if Spark's reader does.
 """
 
 import json
@@ -27,7 +28,7 @@ from value_cases import NESTINGS, STORED, WANTED, Stored, nested_ddl, write
 from krishiv_spark.arrow.schemas import spark_schema
 from krishiv_spark.parquet.partition_folders import split_by_partition
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "values"
+GOLDEN = Path(__file__).parents[2] / "golden" / "values"
 
 _VALUE = {
     "column": "c",
