@@ -359,6 +359,7 @@ class EpochCommit:
         parent = transaction.table_metadata.current_snapshot_id
         lineage = {} if parent is None else {PARENT_KEY: str(parent)}
         summary = {**progress.summary, **epoch_properties.to_summary(self._epoch), **lineage}
+        summary |= self._lost.summary
         merge = self._options.merge_manifests
         EpochSnapshot(transaction, summary, changes, merge=merge).commit()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,7 @@ from krishiv_spark.sinks.iceberg.compaction_groups import (
     choose_groups,
     choose_next_group,
     format_megabytes,
+    get_size,
 )
 from krishiv_spark.sinks.iceberg.data_files import write_files
 from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
@@ -190,16 +191,25 @@ def _parse_filter(text: str, table: Table) -> BooleanExpression:
     return found
 
 
-def compact_in_steps(options: IcebergSinkOptions, groups: Sequence[Group]) -> Iterator[Compacted]:
+def compact_in_steps(
+    options: IcebergSinkOptions,
+    groups: Sequence[Group],
+    report: Callable[[int], object] = lambda _: None,
+) -> Iterator[Compacted]:
     """Compact groups in several commits, and yield the result of each. Operator.
 
     If the command is interrupted, the committed groups stay compacted.
+
+    Args:
+        options: As of `Compaction`.
+        groups: The groups; no file is in two.
+        report: Called after each group with the bytes of its files, for a display of progress.
 
     Raises:
         KrishivError: As `Compaction.run`, or if the table cannot be read.
     """
     for step in _split_steps(groups):
-        yield Compaction(options).run(open_own_table(options), step)
+        yield Compaction(options, report).run(open_own_table(options), step)
 
 
 def _split_steps(groups: Sequence[Group]) -> Iterator[list[Group]]:
@@ -208,7 +218,7 @@ def _split_steps(groups: Sequence[Group]) -> Iterator[list[Group]]:
     size = 0
     for group in groups:
         step.append(group)
-        size += sum(load.size for load in group)
+        size += get_size(group)
         if size >= _STEP_SIZE:
             yield step
             step, size = [], 0
@@ -235,10 +245,14 @@ class Compaction:
     Args:
         options: Name the table and its catalog, set the size of new files, and limit the time of
             the commit.
+        report: As of `compact_in_steps`.
     """
 
-    def __init__(self, options: IcebergSinkOptions) -> None:
+    def __init__(
+        self, options: IcebergSinkOptions, report: Callable[[int], object] = lambda _: None
+    ) -> None:
         self._options = options
+        self._report = report
         self._numbers = itertools.count()
         self._lost = LostRaces()
         self._may_have_succeeded = False
@@ -261,7 +275,10 @@ class Compaction:
             done: list[_Rewritten] = []
             try:
                 live = _LiveFiles(table)
-                done += (self._rewrite(table, group) for group in groups if live.has(group))
+                for group in groups:
+                    if live.has(group):
+                        done.append(self._rewrite(table, group))
+                    self._report(get_size(group))
                 found = self._commit(table, live, done)
                 return replace(found, dropped=found.dropped + len(groups) - len(done))
             except BaseException:  # also an interrupt, which may come while a commit is sent
@@ -333,7 +350,7 @@ class Compaction:
         transaction = EpochTransaction(table)
         transaction.skipped = self._lost.skipped
         head = table.metadata.current_snapshot_id
-        summary = {PARENT_KEY: str(head), _SUMMARY: str(groups)}
+        summary = {PARENT_KEY: str(head), _SUMMARY: str(groups), **self._lost.summary}
         merge = self._options.merge_manifests
         EpochSnapshot(
             transaction, summary, changes, merge=merge, operation=Operation.REPLACE

@@ -24,6 +24,7 @@ __all__ = [
     "choose_next_group",
     "describe_group",
     "format_megabytes",
+    "get_size",
 ]
 
 _FANOUT = 4
@@ -72,6 +73,12 @@ class FileLoad:
 
 Group: TypeAlias = "tuple[FileLoad, ...]"
 """Files of one partition that are rewritten together."""
+
+
+def get_size(group: Group) -> int:
+    """Return the size of the files of a group, in bytes."""
+    return sum(load.size for load in group)
+
 
 _Partition: TypeAlias = "tuple[int, Record]"
 

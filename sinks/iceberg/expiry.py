@@ -60,6 +60,13 @@ _MOST = "krishiv.history.expire.max-snapshots-to-keep"
 # minimum lets a reader fall behind by so many epochs, at any rate.
 _SNAPSHOTS = {_AGE_MS: str(5 * 24 * 60 * 60 * 1000), _LEAST: "1000", _MOST: "10000"}
 
+# Upserts replace rows, so each snapshot keeps files that the newest one does not have: with copy on
+# write, up to a whole copy of the table.
+_OF_UPSERTS = {
+    "merge-on-read": {_AGE_MS: str(24 * 60 * 60 * 1000), _LEAST: "100"},
+    "copy-on-write": {_AGE_MS: str(2 * 60 * 60 * 1000), _LEAST: "50"},
+}
+
 _DELETES = "write.metadata.delete-after-commit.enabled"
 _VERSIONS = "write.metadata.previous-versions-max"
 _FILES = {_DELETES: "true", _VERSIONS: "20"}
@@ -146,11 +153,16 @@ def is_expired_by_sink(properties: Mapping[str, str]) -> bool:
 
 def make_default_properties(options: IcebergSinkOptions) -> dict[str, str]:
     """Return the sink's own properties of a new table: those that the user did not give."""
-    snapshots = {} if options.keep_snapshots == "all" else _SNAPSHOTS
+    has_deletes = options.table_properties.get("format-version", "2") != "1"
+    upserts = options.upsert_mode or ("merge-on-read" if has_deletes else "copy-on-write")
+    snapshots = dict(_SNAPSHOTS)
+    if options.mode == "upsert":
+        snapshots |= _OF_UPSERTS[upserts]
+    if options.keep_snapshots == "all":
+        snapshots.clear()
     files = {} if options.keep_metadata_files == "all" else _FILES
     # The property says how upserts change rows; tables of format version 1 have no delete files.
-    has_deletes = options.table_properties.get("format-version", "2") != "1"
-    mode = {MERGE_MODE: options.upsert_mode or "merge-on-read"} if has_deletes else {}
+    mode = {MERGE_MODE: upserts} if has_deletes else {}
     own = {**snapshots, **files, **mode}
     return {key: text for key, text in own.items() if key not in options.table_properties}
 

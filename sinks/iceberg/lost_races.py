@@ -33,6 +33,8 @@ _MOST_SKIPPED = 2**16
 
 _MOST_NAMED = 3
 
+_SUMMARY = "krishiv.lost-races"
+
 _ENGINE, _ENGINE_VERSION = "engine-name", "engine-version"
 """Keys of Iceberg's libraries in summaries of snapshots."""
 
@@ -77,6 +79,11 @@ class LostRaces:
         """
         has_skipped, self.skipped, self._may_skip = self.skipped > 0, 0, False
         return has_skipped
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """The entry of the commit's snapshot; none without a lost race."""
+        return {_SUMMARY: str(self.count)} if self.count else {}
 
     def describe(self) -> str:
         """Return the writers with the number of their commits, and advice; empty without a race."""

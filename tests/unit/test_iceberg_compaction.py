@@ -1,8 +1,12 @@
 """Compactions of Iceberg tables: the same rows in fewer files, whatever others commit meanwhile."""
 
+import os
+import pty
 import random
 import sqlite3
-from contextlib import closing
+import subprocess
+import sys
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -554,6 +558,24 @@ def test_the_command_compacts_and_says_what_it_did(upserts):
     assert "delete files removed" in command.said()
     assert command.said() == "nothing to compact\n"
     upserts.check()
+
+
+def test_a_terminal_shows_the_progress(upserts):
+    upserts.run(epochs=6)
+    words = ("iceberg", "compact", TABLE, "--warehouse", str(upserts.warehouse))
+    master, terminal = pty.openpty()
+    program = [sys.executable, "-m", "krishiv_spark", *words]
+    done = subprocess.run(program, stdout=subprocess.PIPE, stderr=terminal, check=True, text=True)
+    os.close(terminal)
+    with suppress(OSError):  # the end of a terminal is an error on Linux
+        shown = b""
+        while more := os.read(master, 65_536):
+            shown += more
+    os.close(master)
+    assert b"compacting" in shown
+    assert b"100%" in shown
+    assert "delete files removed" in done.stdout
+    assert "compacting" not in done.stdout
 
 
 def test_a_filter_limits_the_files(tmp_path):

@@ -74,6 +74,21 @@ def test_a_table_that_is_made_is_told_what_to_keep(tmp_path):
     assert told[AGE] == str(5 * 86_400_000)
 
 
+@pytest.mark.parametrize(
+    ("more", "kept"),
+    [
+        ({}, (24, 100)),
+        ({"upsertMode": "copy-on-write"}, (2, 50)),
+        (properties(**{"format-version": 1}), (2, 50)),
+        ({"upsertMode": "copy-on-write", **properties(**{AGE: 7_200_000, LEAST: 9})}, (2, 9)),
+    ],
+)
+def test_a_table_that_is_made_for_upserts_keeps_fewer_copies_of_itself(tmp_path, more, kept):
+    IcebergLife(tmp_path, **CHANGES, **more).epoch(0, numbered(0))
+    told, (hours, least) = table_of(tmp_path).properties, kept
+    assert (int(told[AGE]), int(told[LEAST]), told[MOST]) == (hours * 3_600_000, least, "10000")
+
+
 def test_a_table_that_is_made_may_be_told_to_keep_all(tmp_path, caplog):
     IcebergLife(tmp_path, keepSnapshots="all", keepMetadataFiles="all").epoch(0, numbered(0))
     told = table_of(tmp_path).properties

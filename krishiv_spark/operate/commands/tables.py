@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.paths import url_scheme
 
 if TYPE_CHECKING:
+    from krishiv_spark.sinks.iceberg.compaction import Compacted
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
 __all__ = ["iceberg", "parquet", "skipped", "vacuum"]
@@ -323,7 +325,7 @@ def iceberg_compact(
     snapshots expire.
     """
     from krishiv_spark.sinks.iceberg.compaction import CompactionRequest, compact_in_steps
-    from krishiv_spark.sinks.iceberg.compaction_groups import describe_group
+    from krishiv_spark.sinks.iceberg.compaction_groups import describe_group, get_size
     from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 
     options = _parse_table(**place, targetFileSize=target_size)
@@ -335,8 +337,19 @@ def iceberg_compact(
         for group in groups:
             say(f"would rewrite {describe_group(group)}")
     else:
-        for done in compact_in_steps(options, groups):
-            say(str(done))
+        finished: list[Compacted] = []
+        try:
+            with _open_progress(sum(map(get_size, groups))) as bar:
+                finished.extend(compact_in_steps(options, groups, bar.update))
+        finally:  # commits before an interrupt count
+            for done in finished:
+                say(str(done))
+
+
+def _open_progress(length: int) -> AbstractContextManager[Any]:
+    """Return a progress bar for a number of bytes; it is shown on terminals only."""
+    is_hidden = not sys.stderr.isatty()
+    return click.progressbar(length=length, label="compacting", file=sys.stderr, hidden=is_hidden)
 
 
 @iceberg.command("relocate")
