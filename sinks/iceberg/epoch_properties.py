@@ -49,6 +49,7 @@ from krishiv_spark.iceberg.property_keys import (
 )
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochTransaction
+from krishiv_spark.sinks.iceberg.lost_races import LostRaces
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 
 if TYPE_CHECKING:
@@ -293,17 +294,19 @@ def enrol_query(table: Table, options: IcebergSinkOptions, query: str) -> Table:
         OptionError: If the catalog refuses the property, or does not keep it.
         CatalogFailedError: If the catalog does not respond, or other commits are always faster.
     """
-    backoff = options.commit_backoff()
+    backoff, lost = options.commit_backoff(), LostRaces()
     while not has_epoch_property(table.metadata, query):
-        error = _try_to_set(table, options, query)
+        error, base = _try_to_set(table, options, query), table.metadata
         if error is None and not has_epoch_property(table.metadata, query):
             raise _to_dropped_error(options, query)
         if error is not None:
             # The table is loaded even if the time is up: the commit may have succeeded.
             may_continue = backoff.pause()
             table = open_table(options)
+            if isinstance(error, CommitFailedException):
+                lost.record(base, table.metadata)
             if not may_continue and not has_epoch_property(table.metadata, query):
-                raise _to_failure(options, error)
+                raise _to_failure(options, error, lost)
     return table
 
 
@@ -354,8 +357,10 @@ def _to_dropped_error(options: IcebergSinkOptions, query: str) -> OptionError:
     )
 
 
-def _to_failure(options: IcebergSinkOptions, error: Exception) -> CatalogFailedError:
-    reason = options.describe_error(error)
+def _to_failure(
+    options: IcebergSinkOptions, error: Exception, lost: LostRaces
+) -> CatalogFailedError:
+    reason = "; ".join(filter(None, [options.describe_error(error), lost.describe()]))
     return CatalogFailedError(
         f"{FORMAT}: the first commit of a query to table {options.table_name}, which sets a "
         f"property, did not succeed within {options.commit_timeout / 1000:g} s ('commitTimeout'): "

@@ -7,9 +7,12 @@ from contextlib import contextmanager
 import pytest
 from iceberg_catalogs import ALL, REST
 from iceberg_life import IcebergLife, numbered
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import BadRequestError, CommitFailedException
 
 from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.catalogs import CatalogFailedError
+from krishiv_spark.iceberg.sql_catalog import CachingSqlCatalog
 from krishiv_spark.sinks.iceberg.committer import EpochCommit
 from servers.forwarding import forwarding
 
@@ -111,6 +114,40 @@ def test_a_writer_on_the_same_branch_is_named(place):
             CommitRejected, match=named + r" main \(\d+ commits\)\. Let them commit"
         ):
             life(commitTimeout="5 s").publish(1, staged, numbered(1))
+
+
+@on_rest
+def test_a_writer_that_keeps_a_new_query_out_is_named(place):
+    """The first commit of a query sets its property, and must not be late."""
+    place.life().epoch(0, numbered(0))
+    with slow_commits(place) as life, writing(place, "main", 0.05) as made:
+        while not made:
+            time.sleep(0.1)
+        with pytest.raises(CatalogFailedError, match=r"faster writers .* on branch main"):
+            life(query="new", commitTimeout="4 s").stage(0, numbered(9))
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_catalog_that_wants_the_next_number_gets_it(place, attempts, monkeypatch):
+    place.life().epoch(0, numbered(0))
+    make_branch(place)
+    real = SqlCatalog.commit_table
+
+    def commit_table(catalog, table, requirements, updates):
+        numbers = [one.snapshot.sequence_number for one in updates if hasattr(one, "snapshot")]
+        if len(attempts) == 1:
+            with place.table() as newest:
+                newest.append(numbered(50), branch="other")
+        elif any(number != table.metadata.next_sequence_number() for number in numbers):
+            raise BadRequestError("the sequence number must be the next one")
+        return real(catalog, table, requirements, updates)
+
+    staged = place.life().stage(1, numbered(1))
+    attempts.clear()
+    monkeypatch.setattr(CachingSqlCatalog, "commit_table", commit_table)
+    place.life().publish(1, staged, numbered(1))
+    assert [transaction.skipped for transaction in attempts] == [0, 2, 0]
+    assert place.ids() == list(range(20))
 
 
 @everywhere
