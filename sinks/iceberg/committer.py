@@ -128,17 +128,21 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         return self.read_committed(query)
 
     def enrol(self, query: str) -> None:
-        """Driver: ensure that the catalog keeps the property of a new query. See `enrol_query`.
+        """Driver: ensure that the catalog keeps the property or tag of a query. See `enrol_query`.
 
         A query whose committed epoch is only in summaries of snapshots continues, with a warning.
         """
         table, app = self.table(), self._options.txn_app_id
+        may_tag = not self.mode.keys
         if epoch_properties.has_epoch_property(table.metadata, query):
+            return
+        if may_tag and epoch_properties.has_epoch_tag(table.metadata, query):
             return
         if not epoch_properties.is_repeatable(query, app):
             return
         if (committed := self.read_committed(query)) is None:
-            self._cache.set(epoch_properties.enrol_query(table, self._options, query))
+            enrol = epoch_properties.enrol_query
+            self._cache.set(enrol(table, self._options, query, may_tag=may_tag))
             return
         warn_once(
             _log,
@@ -272,6 +276,7 @@ class EpochCommit:
         self._error: Exception | None = None
         self._winner: EpochTransaction | None = None
         self._expiry_refused: Exception | None = None
+        self._is_property_refused = False
         self.is_unknown = False
         """True if the outcome of an attempt is unknown: no staged file may be deleted then."""
 
@@ -305,6 +310,8 @@ class EpochCommit:
             is_refused = isinstance(self._error, REFUSALS)
             if not may_continue or (is_refused and not self._may_ask_for_less()):
                 raise self._to_failure()
+            if not is_refused and epoch_properties.is_refusal(self._error):
+                self._may_omit_property()  # 422 and the like: refused, or so says a gateway
             if found is not None:
                 self._check_history(found)
                 self._attempt_again(found)
@@ -345,7 +352,7 @@ class EpochCommit:
             expire_with_commit(transaction, self._options)
             self._key_rule.stage(transaction)
             if self._is_repeatable:
-                epoch_properties.stage_epoch(transaction, self._epoch, progress)
+                self._stage_mark(transaction, progress)
         # Before the request: it may succeed although an error is reported.
         self._attempts.append(transaction)
         self._compare_and_set(transaction)
@@ -363,9 +370,33 @@ class EpochCommit:
         merge = self._options.merge_manifests
         EpochSnapshot(transaction, summary, changes, merge=merge).commit()
 
+    def _stage_mark(self, transaction: EpochTransaction, progress: EpochProgress) -> None:
+        """Stage the record of the epoch: properties, or a tag, or both if it is not known yet."""
+        metadata, query = transaction.table_metadata, self._epoch.query
+        has_property = epoch_properties.has_epoch_property(metadata, query)
+        has_tag = epoch_properties.has_epoch_tag(metadata, query)
+        if has_tag or not has_property:
+            epoch_properties.stage_epoch_tag(transaction, query)
+        if has_property or self._key_rule.keys or not (has_tag or self._is_property_refused):
+            epoch_properties.stage_epoch(transaction, self._epoch, progress)
+
     def _may_ask_for_less(self) -> bool:
         """Return True if the refused attempt can be repeated without a part that is not needed."""
-        return self._lost.stop_skipping() or self._may_omit_expiry()
+        if self._may_omit_property() or self._lost.stop_skipping():
+            return True
+        return self._may_omit_expiry()
+
+    def _may_omit_property(self) -> bool:
+        """Return True if the refused attempt sets properties, and its tag records the epoch too."""
+        metadata, query = self._attempts[-1].table_metadata, self._epoch.query
+        may_omit = not (
+            self._is_property_refused
+            or self._key_rule.keys
+            or epoch_properties.has_epoch_property(metadata, query)
+            or epoch_properties.has_epoch_tag(metadata, query)
+        )
+        self._is_property_refused = self._is_property_refused or may_omit
+        return may_omit and self._is_repeatable
 
     def _may_omit_expiry(self) -> bool:
         """Return True if the refused attempt expired snapshots that no option asks to expire.

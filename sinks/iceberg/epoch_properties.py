@@ -6,12 +6,15 @@ since summaries disappear when their snapshots expire. Both are committed togeth
 A catalog that refuses properties would refuse the first commit after all of its work. One that
 drops them would accept every epoch, and a restart would write the newest one again. So a query
 commits its property once without an epoch before it writes its first row (`enrol_query`), and the
-response of the catalog must contain it.
+response of the catalog must contain it. If it does not, a tag of the property's name records the
+epochs instead: it is moved to each epoch's snapshot by the same commit, and no program expires the
+snapshot of a tag, so its summary stays. Upserts need properties in any case, for their key.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,7 +28,7 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.update import AssertRefSnapshotId
+from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 
 from krishiv_spark.errors import OptionError, SinkError
 from krishiv_spark.iceberg.catalogs import (
@@ -47,6 +50,7 @@ from krishiv_spark.iceberg.property_keys import (
     iterate_ancestors,
     parse_count,
 )
+from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochTransaction
 from krishiv_spark.sinks.iceberg.lost_races import LostRaces
@@ -64,13 +68,17 @@ __all__ = [
     "enrol_query",
     "has_epoch",
     "has_epoch_property",
+    "has_epoch_tag",
     "is_refusal",
     "is_repeatable",
     "read_committed_epoch",
     "read_epoch_of_rows",
     "stage_epoch",
+    "stage_epoch_tag",
     "to_summary",
 ]
+
+_log = logging.getLogger(__name__)
 
 _DIGEST = "krishiv.plan"
 
@@ -147,6 +155,16 @@ def stage_epoch(transaction: EpochTransaction, epoch: Epoch, progress: EpochProg
         transaction.remove_properties(*removed)
 
 
+def stage_epoch_tag(transaction: EpochTransaction, query: str) -> None:
+    """Stage the tag that records the snapshot of this commit as the newest epoch of a query."""
+    kept = {
+        "ref-name": f"{EPOCH_PREFIX}{query}",
+        "type": "tag",
+        "snapshot-id": transaction.producer.snapshot_id,
+    }
+    transaction.stage(SetSnapshotRefUpdate.model_validate(kept))
+
+
 def _to_properties(epoch: Epoch) -> dict[str, str]:
     number = str(epoch.number)
     # The digest includes the number, since an operator may change the other property alone.
@@ -175,8 +193,9 @@ def _find_outdated_offsets(metadata: TableMetadata, query: str) -> list[str]:
 def read_committed_epoch(metadata: TableMetadata, query: str) -> CommittedEpoch | None:
     """Return the newest epoch of a query that is in the table.
 
-    The property decides. Without one (of a batch job, or if a program has removed it), the newest
-    epoch in the summaries of the remaining snapshots is returned.
+    The property decides. Without one (of a batch job, in a catalog that keeps none, or if a program
+    has removed it), the newest epoch in the summaries of the remaining snapshots is returned: a
+    tag keeps the newest one (`stage_epoch_tag`).
 
     Returns:
         Its number, and its digest if that is known; None if there is no epoch.
@@ -212,6 +231,11 @@ def _check_newest(metadata: TableMetadata, query: str, epoch: int) -> None:
             "of that commit, or it was changed since. Nothing was written. Set it to "
             f"{of_rows}, and have the catalog keep the table properties of each commit"
         )
+
+
+def has_epoch_tag(metadata: TableMetadata, query: str) -> bool:
+    """Return True if a tag records the epochs of a query, in a catalog that keeps no properties."""
+    return f"{EPOCH_PREFIX}{query}" in metadata.refs
 
 
 def has_epoch_property(metadata: TableMetadata, query: str) -> bool:
@@ -277,7 +301,13 @@ def _parse_epoch(summary: Summary, query: str) -> int:
     return number
 
 
-def enrol_query(table: Table, options: IcebergSinkOptions, query: str) -> Table:
+class PropertyRefusedError(OptionError):
+    """The catalog refuses the property of a query, or does not keep it."""
+
+
+def enrol_query(
+    table: Table, options: IcebergSinkOptions, query: str, *, may_tag: bool = False
+) -> Table:
     """Commit the property of a query without an epoch, unless the table has it. Driver.
 
     If the process dies after this, the property remains without an epoch, which counts as none.
@@ -286,12 +316,43 @@ def enrol_query(table: Table, options: IcebergSinkOptions, query: str) -> Table:
         table: The table as it was loaded last.
         options: Options of the sink.
         query: Id of the query, or name of a numbered job.
+        may_tag: True if a tag can record the epochs of the query instead.
 
     Returns:
-        The table after the commit.
+        The table after the commit; without the property if a tag will record the epochs.
 
     Raises:
-        OptionError: If the catalog refuses the property, or does not keep it.
+        PropertyRefusedError: If the catalog refuses the property, or does not keep it, and
+            `may_tag` is False.
+        OptionError: If the table is missing, or the login is wrong.
+        CatalogFailedError: If the catalog does not respond, or other commits are always faster.
+    """
+    try:
+        return _commit_property(table, options, query)
+    except PropertyRefusedError as error:
+        if not may_tag:
+            raise
+        warn_once(
+            _log,
+            f"tag {table.metadata.table_uuid} {query}",
+            "%s: the catalog keeps no property for query %s of table %s, so the tag "
+            "'krishiv.epoch.%s' of the table records its epochs. It keeps the snapshot of the "
+            "newest one: do not remove it as long as the query exists. %s",
+            FORMAT,
+            query,
+            options.table_name,
+            query,
+            str(error).partition(_ADVICE)[0],
+        )
+        return table
+
+
+def _commit_property(table: Table, options: IcebergSinkOptions, query: str) -> Table:
+    """Commit the property of a query, as `enrol_query` does.
+
+    Raises:
+        PropertyRefusedError: If the catalog refuses the property, or does not keep it.
+        OptionError: If the table is missing, or the login is wrong.
         CatalogFailedError: If the catalog does not respond, or other commits are always faster.
     """
     backoff, lost = options.commit_backoff(), LostRaces()
@@ -341,16 +402,16 @@ def _try_to_set(table: Table, options: IcebergSinkOptions, query: str) -> Except
     return None
 
 
-def _to_refusal(options: IcebergSinkOptions, query: str, error: Exception) -> OptionError:
+def _to_refusal(options: IcebergSinkOptions, query: str, error: Exception) -> PropertyRefusedError:
     reason = options.describe_error(error)
-    return OptionError(
+    return PropertyRefusedError(
         f"{FORMAT}: the catalog refuses to set the property '{EPOCH_PREFIX}{query}' of table "
         f"{options.table_name}: {reason}. {_ADVICE}"
     )
 
 
-def _to_dropped_error(options: IcebergSinkOptions, query: str) -> OptionError:
-    return OptionError(
+def _to_dropped_error(options: IcebergSinkOptions, query: str) -> PropertyRefusedError:
+    return PropertyRefusedError(
         f"{FORMAT}: the catalog does not keep the properties of table {options.table_name}: it "
         f"accepted a commit that sets '{EPOCH_PREFIX}{query}', and the table in its response lacks "
         f"the property. {_ADVICE}"

@@ -29,6 +29,7 @@ from krishiv_spark.iceberg.property_keys import (
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg.epoch_properties import (
     EpochProgress,
+    has_epoch_tag,
     read_committed_epoch,
     stage_epoch,
 )
@@ -178,6 +179,13 @@ class Rollback:
             OptionError: As `lines`.
         """
         committed = read_committed_epoch(metadata, replay.query)
+        if has_epoch_tag(metadata, replay.query):
+            raise OptionError(
+                f"{FORMAT}: table {self._options.table_name} records the epochs of query "
+                f"{replay.query} by the tag 'krishiv.epoch.{replay.query}', since its catalog "
+                "keeps no properties: such epochs cannot be undone. Nothing was changed. Start "
+                "the query with a new checkpoint and a new table: all rows are read again"
+            )
         if committed is None and self._must_hold:
             raise OptionError(
                 f"{FORMAT}: table {self._options.table_name} has no epoch of query {replay.query}: "

@@ -1,12 +1,13 @@
 """The kit's driver on real catalogs: what goes wrong at any call to them."""
 
+import json
 import uuid
 from dataclasses import replace
 
 import psycopg2
 import pytest
 import requests
-from iceberg_catalogs import REMOTE
+from iceberg_catalogs import REMOTE, REST
 
 from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.testing import Resume, SinkConformance, SinkUnderTest
@@ -23,6 +24,7 @@ from krishiv_spark.testing.suites.base import (
     trap_late_deaths,
     trap_sleeps,
 )
+from servers.forwarding import Message, forwarding
 
 pytestmark = pytest.mark.long  # the kit on two more catalogs; tests/kit has it on the embedded one
 
@@ -45,9 +47,10 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.parametrize("place", REMOTE, indirect=True)
-class TestKit(Suite):
+class CatalogCases(Suite):
     """Cases of `SinkConformance` that depend on the catalog."""
+
+    more = {}  # noqa: RUF012  further options
 
     @pytest.fixture
     def play(self, promise, one_in, place, tmp_path):
@@ -63,6 +66,7 @@ class TestKit(Suite):
         # A driver that sleeps inside of a transaction holds its locks: others give up soon.
         uri = place.uri + "?options=-clock_timeout%3D200ms" * (place.kind == "postgresql")
         given = {"catalog.uri": uri, "commitTimeout": "1 s", "warehouse": str(place.warehouse)}
+        given |= self.more
         return SinkUnderTest(
             source=IcebergDataSource,
             options={**place.options, **given},
@@ -88,3 +92,36 @@ class TestKit(Suite):
         """A driver that was believed dead wakes up at any call to the catalog."""
         woken = (*OVERTAKEN, Resume(), *GOOD_EPOCH)
         play.at_every_call(COMMIT, trap_sleeps, lambda _: woken, before=STAGED)
+
+
+@pytest.mark.parametrize("place", REMOTE, indirect=True)
+class TestKit(CatalogCases):
+    """The catalogs as they are."""
+
+
+def refuse_properties(request):
+    """Answer 400 to every request that sets properties."""
+    if request.method != "POST" or "/tables" not in request.path:
+        return request
+    body = json.loads(request.body)
+    actions = {one["action"] for one in body.get("updates", ())}
+    if body.get("properties") or "set-properties" in actions:
+        error = {"message": "prohibited keys", "type": "BadRequestException", "code": 400}
+        refused = json.dumps({"error": error}).encode()
+        return Message({"Content-Type": "application/json"}, refused, status=400)
+    return request
+
+
+@pytest.mark.parametrize("place", [REST], indirect=True)
+class TestKitWithoutProperties(CatalogCases):
+    """The same where a tag records the epochs; every other snapshot expires at once."""
+
+    @pytest.fixture
+    def play(self, promise, one_in, place, tmp_path):
+        self.place = place
+        with forwarding(place.uri, refuse_properties) as uri:
+            self.more = {"catalog.uri": uri, "keepSnapshots": "1"}
+            player = SinkPlayer(self.sink, tmp_path, promise)
+            player.one_in = one_in
+            yield player
+            player.close()

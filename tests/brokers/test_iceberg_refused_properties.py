@@ -6,11 +6,13 @@ row of a query, and once only.
 
 import json
 import logging
+import re
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from cutting_proxy import CuttingProxy
 from iceberg_catalogs import REST
 from iceberg_life import IcebergLife, numbered
 from pyiceberg.catalog import load_catalog
@@ -20,9 +22,13 @@ from sink_life import rows as rows_of_life
 from krishiv_spark.errors import CommitRejected, OptionError
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
 from krishiv_spark.lifecycle.plans import PlanningFailed
+from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import CommittedEpoch, OutputMode
 from krishiv_spark.sinks.fanout.writer import FanoutWriter
+from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+from krishiv_spark.sinks.iceberg.rollback import Rollback
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
+from krishiv_spark.sinks.participant import Replay
 from servers.forwarding import Message, forwarding
 
 pytestmark = [
@@ -110,8 +116,10 @@ KINDS = pytest.mark.parametrize(
 
 
 @KINDS
-@pytest.mark.parametrize("given", [{}, UPSERT], ids=["append", "upsert"])
-def test_a_catalog_that_keeps_no_mark_is_refused_before_the_first_row(place, change, text, given):
+def test_upserts_into_a_catalog_that_keeps_no_key_are_refused_before_the_first_row(
+    place, change, text
+):
+    given = UPSERT
     made_by_another(place)
     with catalog_that(place, change) as (options, _):
         life = IcebergLife(place.warehouse, **options, **given)
@@ -128,9 +136,102 @@ def test_a_catalog_that_keeps_no_mark_is_refused_before_the_first_row(place, cha
     assert place.ids() == list(range(20))
 
 
+def expire_others(place, keep=1):
+    """Another engine expires all snapshots that no branch or tag needs."""
+    with place.table() as table:
+        needed = {reference.snapshot_id for reference in table.refs().values()}
+        oldest_first = [one.snapshot_id for one in table.snapshots()]
+        expired = [one for one in oldest_first[:-keep] if one not in needed]
+        if expired:
+            table.maintenance.expire_snapshots().by_ids(expired).commit()
+
+
+@KINDS
+@pytest.mark.parametrize("output", [OutputMode.APPEND, OutputMode.REPLACE], ids=str)
+def test_a_tag_records_epochs_where_the_catalog_keeps_no_property(
+    place, change, text, output, caplog
+):
+    """Another program appends, and all snapshots without a name expire: the epoch is known."""
+    made_by_another(place)
+    with catalog_that(place, change) as (options, sent):
+        life = IcebergLife(place.warehouse, **options, output=output)
+        for epoch in (0, 1, 1, 2):
+            life.epoch(epoch, numbered(epoch))
+            life.epoch(epoch, numbered(epoch))
+        with place.table() as table:
+            table.append(numbered(50))
+            table.append(numbered(51))
+            assert "krishiv.epoch.query-1" not in table.properties
+        expire_others(place)
+        sent.clear()
+        life.epoch(2, numbered(2))
+        assert not [one for one in sent if one.method == "POST"]
+        kept = range(30) if output is OutputMode.APPEND else range(20, 30)
+        assert place.ids() == [*kept, *range(500, 520)]
+        if output is OutputMode.APPEND:
+            life.epoch(3, numbered(3))
+            assert place.ids() == [*range(40), *range(500, 520)]
+        with place.table() as table:
+            assert len(table.snapshots()) <= 4
+    assert re.search(text, caplog.text)
+    assert "the tag 'krishiv.epoch.query-1' of the table records its epochs" in caplog.text
+
+
+@pytest.mark.parametrize("fault", ["lost answer", "lost request", "cut"])
+def test_an_unknown_outcome_is_found_by_the_tag(place, fault):
+    made_by_another(place)
+    with catalog_that(place, refuses(400, *ALL)) as (options, _):
+        life = IcebergLife(place.warehouse, **options)
+        life.epoch(0, numbered(0))
+        port = int(options["catalog.uri"].rpartition(":")[2])
+        with CuttingProxy(port) as proxy:
+            there = {**options, "catalog.uri": f"http://127.0.0.1:{proxy.port}"}
+            cut = IcebergLife(place.warehouse, **there, commitTimeout="30 s")
+            staged = cut.stage(1, numbered(1))
+            proxy.cut(place.is_commit, fault)
+            cut.publish(1, staged, numbered(1))
+            assert proxy.cuts == [fault]
+        life.epoch(1, numbered(1))
+        life.epoch(2, numbered(2))
+    assert place.ids() == list(range(30))
+
+
+def test_a_replay_is_refused_where_a_tag_records_epochs(place):
+    made_by_another(place)
+    with catalog_that(place, refuses(400, *ALL)) as (options, _):
+        life = IcebergLife(place.warehouse, **options)
+        for epoch in (0, 1):
+            life.epoch(epoch, numbered(epoch))
+        texts = {"table": place.name, **{k: v for k, v in options.items() if k != "path"}}
+        rollback = Rollback(IcebergSinkOptions.parse(texts, "krishiv-iceberg"))
+        replay = Replay("c", life.query, "r", PlannedOffsets(epoch=0, begins="a", ends="b"))
+        with pytest.raises(OptionError, match="such epochs cannot be undone"):
+            rollback.lines(replay)
+
+
+def test_a_property_that_another_program_removes_leaves_a_tag_that_is_moved_on(place):
+    """The next epoch sets both. If the property is removed once more, the tag is enough."""
+    life, name = place.life(), "krishiv.epoch.query-1"
+    for epoch in (0, 1):
+        life.epoch(epoch, numbered(epoch))
+    for epoch in (2, 3, 4):
+        with place.table() as table:
+            assert (name in table.properties) == (epoch < 4)
+            if name in table.properties:
+                with table.transaction() as change:
+                    change.remove_properties(name)
+            table.append(numbered(50 + epoch))
+        if epoch > 2:
+            expire_others(place)
+        life.epoch(epoch - 1, numbered(epoch - 1))
+        life.epoch(epoch, numbered(epoch))
+        life.epoch(epoch, numbered(epoch))
+    assert place.ids() == [*range(50), *range(520, 550)]
+
+
 def test_the_planner_of_spark_refuses_it_and_runs_no_task(place):
     with catalog_that(place, drops) as (options, _):
-        options["warehouse"] = str(place.warehouse)
+        options |= {"warehouse": str(place.warehouse), **UPSERT}
         life = Life(IcebergWriter, options, "query-1", OutputMode.APPEND)
         with pytest.raises(PlanningFailed, match=NOT_KEPT):
             life.plan()
@@ -145,7 +246,7 @@ def test_a_batch_with_a_number_needs_a_mark_and_one_without_does_not(place):
         assert place.ids() == list(range(5))
         commits = [one for one in sent if one.path.endswith("/tables/rows") and one.body]
         assert len(commits) == 1  # nothing but its rows
-        numbers = {**options, "txnAppId": "nightly", "txnVersion": "7"}
+        numbers = {**options, **UPSERT, "txnAppId": "nightly", "txnVersion": "7"}
         life = Life(IcebergWriter, numbers, "nightly", OutputMode.APPEND)
         with pytest.raises(PlanningFailed, match=r"(?s)does not keep.*'krishiv\.epoch\.nightly'"):
             life.plan()
@@ -157,6 +258,7 @@ def test_a_route_of_a_fan_out_is_refused_before_its_log_has_an_owner(place, tmp_
             **{f"route.a.{key}": text for key, text in options.items()},
             "route.a.format": "krishiv-iceberg",
             "route.a.warehouse": str(place.warehouse),
+            **{f"route.a.{key}": text for key, text in UPSERT.items()},
             "route.b.format": "krishiv-parquet",
             "route.b.path": str(tmp_path / "b"),
             "epochLog": str(tmp_path / "log"),
