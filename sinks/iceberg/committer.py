@@ -150,8 +150,8 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
             "%s: table %s has epoch %d of query %s, but not its property "
             "'krishiv.epoch.%s': another program removed it, or the catalog does not keep "
             "table properties. The query continues with the summaries of its snapshots. "
-            "Once they have expired, a restart could write rows again: have the catalog "
-            "keep properties, or expire no snapshots",
+            "Its next epoch sets the property again, and a tag of that name, which keeps "
+            "the newest summary: do not remove the tag",
             FORMAT,
             self._options.table_name,
             committed.epoch,

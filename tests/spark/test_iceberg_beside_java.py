@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 KILLS = int(os.environ.get("KRISHIV_KILLS", "6"))
-"""How often a driver or a worker is killed. A kill takes about half a minute."""
+"""Number of kills of drivers and workers. A kill takes about half a minute."""
 
 FILES, ROWS, KEYS = 30, 50, 997
 DELETES = "id % 7 = 3"

@@ -98,9 +98,13 @@ def test_a_query_with_epochs_goes_on_in_a_catalog_that_drops_properties(
     assert ids(tmp_path) == list(range(30))
     (text,) = [one for one in caplog.messages if "continues with the summaries" in one]
     assert f"epoch 0 of query query-1, but not its property '{KEY}'" in text
+    assert table_of(tmp_path).refs()[KEY].snapshot_ref_type == "tag"
+    new = IcebergLife(tmp_path, query="new")
+    for epoch in (3, 3):
+        new.epoch(epoch, numbered(epoch))
+    assert ids(tmp_path) == list(range(40))
     with pytest.raises(OptionError, match="does not keep the properties"):
-        IcebergLife(tmp_path, query="new").plan(numbered(3))
-    assert ids(tmp_path) == list(range(30))
+        IcebergLife(tmp_path, query="upserts", **CHANGES, allowMixedKeys="true").plan(numbered(3))
 
 
 class _Answer:
