@@ -12,6 +12,7 @@ whose import takes a tenth of a second in each process, that for SQL brings SQLA
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import sys
@@ -198,12 +199,19 @@ def forget_catalog(options: IcebergOptions) -> None:
     A connection whose SQL commit has failed stays in its transaction (SQLAlchemy's pool does not
     roll it back): it shows changes that no other process sees, and keeps SQLite's lock. It may be
     one of a catalog that was forgotten before, of which a table still exists.
+
+    SQLite closes a connection only once its statements have ended, and keeps its locks until then
+    (``sqlite3_close_v2``). The cursor of an earlier error may have one, as part of a reference
+    cycle, so garbage is collected.
     """
     key = _get_key(options)
     _CATALOGS.pop(key, None)
-    for catalog in [*_OPENED.get(key, ())]:
+    opened = [*_OPENED.get(key, ())]
+    for catalog in opened:
         with contextlib.suppress(Exception):  # the connections are not used again in any case
             catalog.close()
+    if any(getattr(catalog, "catalog_file", None) is not None for catalog in opened):
+        gc.collect()
 
 
 def _get_key(options: IcebergOptions) -> _Key:

@@ -1,5 +1,6 @@
 """Compactions of Iceberg tables: the same rows in fewer files, whatever others commit meanwhile."""
 
+import gc
 import os
 import pty
 import random
@@ -453,6 +454,26 @@ def test_a_catalog_that_was_forgotten_and_used_again_keeps_no_lock(tmp_path):
     connection = older.engine.connect()
     connection.execute(text("UPDATE iceberg_tables SET metadata_location = 'x'"))
     forget_catalog(upserts.options)
+    with closing(sqlite3.connect(upserts.warehouse / "catalog.db", timeout=0)) as other, other:
+        other.execute("UPDATE iceberg_tables SET previous_metadata_location = NULL")
+    upserts.check()
+    del connection
+
+
+def test_a_statement_in_garbage_keeps_no_lock(tmp_path):
+    """SQLite keeps the locks of a closed connection until its last statement has ended."""
+    upserts = Upserts(tmp_path)
+    upserts.run(epochs=1)
+    connection = upserts.open().catalog.engine.connect()
+    connection.execute(text("UPDATE iceberg_tables SET metadata_location = 'x'"))
+    cycle = [connection.connection.cursor().execute("SELECT * FROM iceberg_tables")]
+    cycle.append(cycle)
+    gc.disable()
+    try:
+        del cycle
+        forget_catalog(upserts.options)
+    finally:
+        gc.enable()
     with closing(sqlite3.connect(upserts.warehouse / "catalog.db", timeout=0)) as other, other:
         other.execute("UPDATE iceberg_tables SET previous_metadata_location = NULL")
     upserts.check()
