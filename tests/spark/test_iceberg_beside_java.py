@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 KILLS = int(os.environ.get("KRISHIV_KILLS", "6"))
 """Number of kills of drivers and workers. A kill takes about half a minute."""
 
-FILES, ROWS, KEYS = 30, 50, 997
+FILES, MORE, ROWS, KEYS = 30, 8, 50, 997  # files at first, and after each kill
 DELETES = "id % 7 = 3"
 APPENDS, UPSERTS = "db.appended", "db.upserted"
 
@@ -116,8 +116,9 @@ def test_kills_beside_iceberg_java_lose_and_repeat_nothing(job, tmp_path, java):
         """Bring more to copy, until everything was killed that is to be."""
         if killer.kills.total() >= KILLS:
             return False
-        make_input(source, FILES, ROWS, first_file=landed[0])
-        landed[0] += FILES
+        files = FILES if not landed[0] else MORE
+        make_input(source, files, ROWS, first_file=landed[0])
+        landed[0] += files
         return True
 
     killer = Killer("two_tables_copy.py", job, pauses=(1.0, 8.0), look=land)
