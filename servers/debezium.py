@@ -1,4 +1,4 @@
-"""A worker of Kafka Connect that runs Debezium's connector for PostgreSQL.
+"""A worker of Kafka Connect that runs a connector of Debezium, for PostgreSQL or MariaDB.
 
 The worker is distributed: it keeps its offsets in Kafka. A standalone worker overwrites a file; a
 kill during that write would start a second snapshot, which lacks the deletions before it.
@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,15 +20,18 @@ from krishiv_spark.kafka.dev.clusters import free_ports
 from krishiv_spark.kafka.dev.maven import Jar, bring, java
 from servers.processes import Server, running
 
-__all__ = ["DEBEZIUM", "postgres_source", "running_debezium"]
+__all__ = ["OFFSETS_TOPIC", "Source", "mariadb_source", "postgres_source", "running_debezium"]
 
-DEBEZIUM = "3.6.1.Final"
-_JARS = (
+_POSTGRES = Jar("io.debezium", "debezium-connector-postgres", "3.6.1.Final")
+_MARIADB = Jar("io.debezium", "debezium-connector-mariadb", "3.5.0.Final")  # the newest
+_WORKER_JARS = (
     Jar("org.apache.kafka", "connect-runtime", KAFKA_VERSION),
     Jar("org.apache.kafka", "connect-json", KAFKA_VERSION),
-    Jar("io.debezium", "debezium-connector-postgres", DEBEZIUM),
     Jar("org.slf4j", "slf4j-simple", "1.7.36"),  # the log
 )
+OFFSETS_TOPIC = "connect-offset"
+"""The topic in which a worker stores how far its connector has read."""
+
 _NAME = "source"
 _MAIN = "org.apache.kafka.connect.cli.ConnectDistributed"
 _WORKER = {
@@ -43,15 +47,33 @@ _WORKER = {
 }
 
 
-def postgres_source(uri: str, **settings: str) -> dict[str, str]:
-    """Return the configuration of a connector for all tables of the schema ``public``.
+@dataclass(frozen=True)
+class Source:
+    """A connector, and its configuration.
+
+    Attributes:
+        jar: The connector.
+        settings: Its properties.
+    """
+
+    jar: Jar
+    settings: Mapping[str, str]
+
+    def bring_jars(self) -> Path:
+        """Return the folder with the jars of a worker that has the connector."""
+        kind = self.jar.name.rpartition("-")[2]
+        name = f"debezium-{kind}-{self.jar.version}-kafka-{KAFKA_VERSION}"
+        return bring(name, [*_WORKER_JARS, self.jar], transitive=True)
+
+
+def postgres_source(uri: str) -> Source:
+    """Return a connector for all tables of the schema ``public``.
 
     Args:
         uri: The database, with user and password. Its server has ``wal_level = logical``.
-        settings: Other properties of the connector, with "_" for ".".
     """
     database = urlsplit(uri)
-    return {
+    settings = {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "tasks.max": "1",
         "plugin.name": "pgoutput",
@@ -65,20 +87,45 @@ def postgres_source(uri: str, **settings: str) -> dict[str, str]:
         "publication.autocreate.mode": "filtered",
         "poll.interval.ms": "100",
         "slot.retry.delay.ms": "1000",
-        **{key.replace("_", "."): value for key, value in settings.items()},
     }
+    return Source(_POSTGRES, settings)
+
+
+def mariadb_source(uri: str, bootstrap: str) -> Source:
+    """Return a connector for all tables of a database.
+
+    Args:
+        uri: The database, with user and password. Its server has ``binlog-format = ROW``.
+        bootstrap: Addresses of the brokers: a topic has the history of the tables' schemas.
+    """
+    database = urlsplit(uri)
+    settings = {
+        "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
+        "tasks.max": "1",
+        "database.hostname": str(database.hostname),
+        "database.port": str(database.port),
+        "database.user": str(database.username),
+        "database.password": str(database.password),
+        "database.server.id": "7",  # it reads the log as a replica, with an id of its own
+        "topic.prefix": "srv",
+        "database.include.list": database.path.removeprefix("/"),
+        "schema.history.internal.kafka.bootstrap.servers": bootstrap,
+        "schema.history.internal.kafka.topic": "history",
+        "poll.interval.ms": "100",
+    }
+    return Source(_MARIADB, settings)
 
 
 @contextmanager
 def running_debezium(
-    folder: Path, bootstrap: str, source: Mapping[str, str], *, schemas: bool = False
+    folder: Path, bootstrap: str, source: Source, *, schemas: bool = False
 ) -> Iterator[Server]:
-    """Run a worker with one connector, which writes JSON to ``<topic.prefix>.<schema>.<table>``.
+    """Run a worker with one connector, which writes JSON to ``srv.<schema>.<table>``.
 
     Args:
         folder: An empty folder, for the worker's properties and log.
         bootstrap: Addresses of the brokers.
-        source: Configuration of the connector.
+        source: The connector.
         schemas: True to wrap each key and value in its schema.
 
     Yields:
@@ -92,10 +139,9 @@ def running_debezium(
     properties = folder / "worker.properties"
     known = {**_list_properties(bootstrap, schemas=schemas), "listeners": url}
     properties.write_text("".join(f"{key}={value}\n" for key, value in known.items()))
-    jars = bring(f"debezium-{DEBEZIUM}-kafka-{KAFKA_VERSION}", _JARS, transitive=True)
     command = [java(), "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    command += ["-cp", f"{jars}/*", _MAIN, str(properties)]
-    with running(command, folder, lambda: _expect_running(url, source)) as server:
+    command += ["-cp", f"{source.bring_jars()}/*", _MAIN, str(properties)]
+    with running(command, folder, lambda: _expect_running(url, source.settings)) as server:
         yield server
 
 
@@ -110,13 +156,13 @@ def _list_properties(bootstrap: str, *, schemas: bool) -> dict[str, str]:
     return known
 
 
-def _expect_running(url: str, source: Mapping[str, str]) -> None:
+def _expect_running(url: str, settings: Mapping[str, str]) -> None:
     """Raise unless the connector's task runs; configure it if the worker does not know it."""
     try:
         status = _request("GET", f"{url}/connectors/{_NAME}/status")
     except urllib.error.HTTPError as error:
         if error.code == 404:  # noqa: PLR2004  "not found"
-            _request("PUT", f"{url}/connectors/{_NAME}/config", source)
+            _request("PUT", f"{url}/connectors/{_NAME}/config", settings)
         raise
     states = [task["state"] for task in status["tasks"]]
     if states != ["RUNNING"]:

@@ -1,13 +1,14 @@
 """Random SQL on the tables of ``changing_tables``, and a log of all changes that triggers keep."""
 
 import random
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg2
-from changing_tables import TABLES, Table
+from changing_tables import MARKED, TABLES, Table
 from random_values import make_large, make_small
 
 _LOG = """
@@ -36,9 +37,6 @@ CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW
 SERVER_SETTINGS = {"wal_level": "logical", "track_commit_timestamp": "on"}
 """Settings of a server that Debezium reads, and that knows when a change was committed."""
 
-MARKED = 10_000
-"""Number of the key of a table's last row: no other statement uses it."""
-
 
 @contextmanager
 def connect(uri: str) -> Iterator[Any]:
@@ -48,6 +46,23 @@ def connect(uri: str) -> Iterator[Any]:
             cursor.execute("SET TIME ZONE 'UTC'")
         connection.commit()
         yield connection
+
+
+def read_rows(table: Table, uri: str) -> list[tuple[Any, ...]]:
+    """Return the rows that the mirror must have."""
+    with connect(uri) as connection, connection.cursor() as cursor:
+        cursor.execute(table.select_statement())
+        types = table.all_columns.values()
+        return [tuple(map(_normalize, types, row)) for row in cursor]
+
+
+def _normalize(sql: str, value: Any) -> Any:
+    """Return a value of psycopg2 as PyArrow has it."""
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if sql == "real" and value is not None:
+        return struct.unpack("f", struct.pack("f", value))[0]
+    return value
 
 
 class Workload:
@@ -139,8 +154,7 @@ class Workload:
         where, key = _where(table, table.key(number))
         taken, other = _where(table, table.key(target))
         free = f"{where} AND NOT EXISTS (SELECT 1 FROM {table.name} WHERE {taken})", [*key, *other]
-        keys = dict(zip(table.keys, table.key(target), strict=True))
-        self._set(cursor, table, [*table.large], free, keys)
+        self._set(cursor, table, [*table.large], free, table.key_columns(target))
 
     def _set(
         self,

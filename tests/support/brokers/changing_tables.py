@@ -2,25 +2,30 @@
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+MARKED = 10_000
+"""Number of the key of a table's last row: no other statement uses it."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A type of PostgreSQL, as Debezium's default settings and the mirror have it.
+    """A type of a database, as Debezium's default settings and the mirror have it.
 
     Attributes:
-        sql: Type of the column in PostgreSQL.
+        sql: Type of the column in the database.
         mirror: Type of the column in ``tableSchema``.
         iceberg: Type of the column in the mirror's schema.
-        select: Expression of PostgreSQL with the value that the mirror must have.
+        select: Expression of the database with the value that the mirror must have.
+        unit: Unit of the numbers in messages, if the mirror has a time and it is not "us".
     """
 
     sql: str
     mirror: str
     iceberg: str
     select: str = "{}"
+    unit: str = ""
 
 
 _TEXT, _MICROS = "{}::text", "(extract(epoch from {}) * 1000000)::bigint"
@@ -39,13 +44,13 @@ KINDS = {
         Kind("numeric", "DECIMAL(38,6)", "decimal(38, 6)"),  # arrives with a scale in each value
         Kind("text", "STRING", "string"),
         Kind("uuid", "STRING", "string", _TEXT),
-        Kind("inet", "STRING", "string", _TEXT),
+        Kind("inet", "STRING", "string", "host({})"),
         Kind("jsonb", "STRING", "string", _TEXT),
         Kind("bytea", "BINARY", "binary"),
         Kind("text[]", "ARRAY<STRING>", "list<string>"),
         Kind("int[]", "ARRAY<INT>", "list<int>"),
         Kind("timestamp", "TIMESTAMP_NTZ", "timestamp"),
-        Kind("timestamp(3)", "BIGINT", "long", _MILLIS),  # milliseconds
+        Kind("timestamp(3)", "TIMESTAMP_NTZ", "timestamp", unit="ms"),
         Kind("timestamptz", "TIMESTAMP", "timestamptz"),
         Kind("date", "DATE", "date"),
         Kind("time", "BIGINT", "long", _MICROS),
@@ -62,10 +67,11 @@ class Table:
 
     Attributes:
         name: Its name.
-        keys: Columns of the key, and their types in PostgreSQL.
+        keys: Columns of the key, and their types in the database.
         columns: The other columns, and their types.
         large: Columns with values that may be stored outside of the row.
         rows: Count of the keys: a key comes often enough to be deleted and inserted again.
+        kinds: The types of the database.
     """
 
     name: str
@@ -73,6 +79,7 @@ class Table:
     columns: Mapping[str, str]
     large: tuple[str, ...] = ()
     rows: int = 120
+    kinds: Mapping[str, Kind] = field(default_factory=lambda: KINDS)
 
     @property
     def all_columns(self) -> dict[str, str]:
@@ -86,15 +93,26 @@ class Table:
 
     def mirror_schema(self) -> str:
         """Return the mirror's columns, for the option ``tableSchema``."""
-        return ", ".join(f"{name} {KINDS[sql].mirror}" for name, sql in self.all_columns.items())
+        return ", ".join(
+            f"{name} {self.kinds[sql].mirror}" for name, sql in self.all_columns.items()
+        )
+
+    def time_units(self) -> dict[str, str]:
+        """Return the units of columns, for the option ``timeUnits``."""
+        units = {name: self.kinds[sql].unit for name, sql in self.all_columns.items()}
+        return {name: unit for name, unit in units.items() if unit}
 
     def iceberg_types(self) -> dict[str, str]:
-        return {name: KINDS[sql].iceberg for name, sql in self.all_columns.items()}
+        return {name: self.kinds[sql].iceberg for name, sql in self.all_columns.items()}
 
     def select_statement(self) -> str:
         """Return the query whose rows the mirror must have, with the keys first."""
-        columns = (KINDS[sql].select.format(name) for name, sql in self.all_columns.items())
+        columns = (self.kinds[sql].select.format(name) for name, sql in self.all_columns.items())
         return f"SELECT {', '.join(columns)} FROM {self.name}"
+
+    def key_columns(self, number: int) -> dict[str, Any]:
+        """Return the columns of the key with a number."""
+        return dict(zip(self.keys, self.key(number), strict=True))
 
     def key(self, number: int) -> list[Any]:
         """Return the key with a number."""

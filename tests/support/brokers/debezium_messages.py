@@ -11,6 +11,8 @@ from kafka import KafkaConsumer
 from kafka_topics import LIMITS, Onlooker
 from patience import await_that
 
+from servers.debezium import OFFSETS_TOPIC
+
 _PLAIN = frozenset({"smallint", "int", "bigint", "boolean", "uuid"})
 """Types whose values are the same in a message and in ``to_jsonb`` of a row."""
 
@@ -85,11 +87,10 @@ def _plain_values(table: Table, row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name, sql in table.all_columns.items() if sql in _PLAIN}
 
 
-def await_key(bootstrap: str, table: Table, key: list[Any]) -> None:
-    """Wait until the topic of a table, which may not exist yet, has a message with a key."""
-    wanted = dict(zip(table.keys, key, strict=True))
+def await_key(bootstrap: str, topic: str, wanted: dict[str, Any]) -> None:
+    """Wait until a topic, which may not exist yet, has a message with a key."""
     consumer = KafkaConsumer(
-        topic_of(table),
+        topic,
         bootstrap_servers=bootstrap,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
@@ -102,4 +103,20 @@ def await_key(bootstrap: str, table: Table, key: list[Any]) -> None:
         return any(json.loads(record.key) == wanted for record in found)
 
     with closing(consumer):
-        await_that(has_key, f"{topic_of(table)} has no message with the key {wanted}")
+        await_that(has_key, f"{topic} has no message with the key {wanted}")
+
+
+def await_streamed_offset(bootstrap: str) -> None:
+    """Wait until a worker that is killed continues behind its snapshot.
+
+    It would read a second snapshot otherwise, and rows that were deleted between the two stay in
+    a mirror: no message deletes them.
+    """
+    onlooker = Onlooker(bootstrap)
+
+    def is_stored() -> bool:
+        stored = [record.value or b"" for record in onlooker.records(OFFSETS_TOPIC)]
+        return any(b"snapshot" not in value for value in stored if value)
+
+    with closing(onlooker):
+        await_that(is_stored, f"{OFFSETS_TOPIC} has no position behind the snapshot")

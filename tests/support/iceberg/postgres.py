@@ -55,11 +55,13 @@ def _make(binaries: Path, folder: Path) -> None:
     secret.write_text(PASSWORD)
     if os.geteuid() == 0:
         for path in (folder, secret):
-            shutil.chown(path, _somebody())
+            shutil.chown(path, somebody())
     data = ("-D", str(folder / "data"), "-U", USER, "--encoding", "UTF8", "--no-locale")
     how = ("-A", "scram-sha-256", "--pwfile", str(secret), "--no-sync")
     command = [str(binaries / "initdb"), *data, *how]
-    made = subprocess.run(command, capture_output=True, text=True, check=False, **_other(folder))
+    made = subprocess.run(
+        command, capture_output=True, text=True, check=False, **other_user(folder)
+    )
     assert made.returncode == 0, made.stdout + made.stderr
 
 
@@ -70,7 +72,7 @@ def _running(binaries: Path, folder: Path, settings: Mapping[str, str]) -> Itera
     command += [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
     with log.open("wb") as out:
         server = subprocess.Popen(
-            [*_dying_with_us(), *command], stdout=out, stderr=out, **_other(folder)
+            [*dying_with_us(), *command], stdout=out, stderr=out, **other_user(folder)
         )
     try:
         _await(settings["port"], server, log)
@@ -80,20 +82,23 @@ def _running(binaries: Path, folder: Path, settings: Mapping[str, str]) -> Itera
         server.wait()
 
 
-def _dying_with_us() -> list[str]:
+def dying_with_us() -> list[str]:
+    """The words before a command whose process is killed when this one ends."""
     tool = shutil.which("setpriv")  # of util-linux
     return [tool, "--pdeathsig", "KILL"] if tool else []
 
 
-def _other(folder: Path) -> dict[str, object]:
+def other_user(folder: Path) -> dict[str, object]:
+    """The arguments of a process in a folder of its own, by another user if this one is root."""
     given: dict[str, object] = {"cwd": folder, "stdin": subprocess.DEVNULL}
     if os.geteuid() == 0:
-        group = pwd.getpwnam(_somebody()).pw_gid
-        given |= {"user": _somebody(), "group": group, "extra_groups": []}
+        group = pwd.getpwnam(somebody()).pw_gid
+        given |= {"user": somebody(), "group": group, "extra_groups": []}
     return given
 
 
-def _somebody() -> str:
+def somebody() -> str:
+    """A user that is not root."""
     known = {each.pw_name for each in pwd.getpwall()}
     return next(name for name in _ANYBODY if name in known)
 
