@@ -24,7 +24,7 @@ from krishiv_spark.kafka.oauth_login import (
     parse_token_url,
     parse_yes_or_no,
 )
-from krishiv_spark.kafka.schemas.registry import SECRET_SETTINGS
+from krishiv_spark.kafka.schemas.registry import is_secret
 from krishiv_spark.kafka.security import (
     PROTOCOLS,
     check_security,
@@ -320,10 +320,12 @@ class KafkaOptions(Options):
     @classmethod
     def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
         """Return the keys of passwords too, as `Options.secret_keys`."""
-        known = {f"registry.{name}" for name in SECRET_SETTINGS}
-        return super().secret_keys(given) | {
-            key for key in given if _SECRET.search(key.lower()) or key.lower() in known
-        }
+        found = {key for key, text in given.items() if is_secret(key, text)}
+        return (
+            super().secret_keys(given)
+            | found
+            | {key for key in given if _SECRET.search(key.lower())}
+        )
 
     kafka: Annotated[KafkaConfig, BeforeValidator(_to_config)] = Field(
         validation_alias="kafka.bootstrap.servers",

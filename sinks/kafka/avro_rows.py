@@ -267,6 +267,9 @@ class AvroRows:
         Raises:
             SchemaError: If a row does not fit the schema. It names the column.
         """
+        from krishiv_spark.kafka.records import await_warm
+
+        await_warm("avro writer")
         for batch in batches:
             encoded: dict[str, pa.Array] = {
                 part: encoder.encode(self._columns.select(batch, part))

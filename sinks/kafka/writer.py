@@ -229,8 +229,10 @@ def _encode(
 ) -> Iterator[pa.RecordBatch]:
     if not planned:
         return batches
+    from krishiv_spark.kafka.records import warm_ahead
     from krishiv_spark.sinks.kafka.avro_rows import AvroRows
 
+    warm_ahead("avro writer")
     return AvroRows(options, schema, planned).encode(batches)
 
 

@@ -270,15 +270,16 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         description="Columns to read, separated by commas. A schema given to Spark takes "
         "precedence.",
     )
-    value_format: Literal["raw", "json", "avro", "protobuf"] = Field(
+    value_format: Literal["raw", "json", "avro", "protobuf", "json-schema"] = Field(
         default="raw",
         description="Replace the columns by the fields of the values: JSON (`json`, with "
-        "`valueSchema`), or `avro` or `protobuf` with a schema registry (`registry.url`).",
+        "`valueSchema`), or with a schema registry (`registry.url`) `avro`, `protobuf` or "
+        "`json-schema`.",
     )
-    key_format: Literal["raw", "avro", "protobuf"] = Field(
+    key_format: Literal["raw", "avro", "protobuf", "json-schema"] = Field(
         default="raw",
         description="Decode keys: the column `key` has the fields of the schema in the registry "
-        "(`avro`, `protobuf`), as a STRUCT.",
+        "(`avro`, `protobuf`, `json-schema`), as a STRUCT.",
     )
     registry: Annotated[RegistrySettings | None, BeforeValidator(_registry)] = Field(
         default=None,

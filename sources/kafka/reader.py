@@ -169,7 +169,8 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         from krishiv_spark.kafka.records import warm_ahead
         from krishiv_spark.sources.kafka.fetcher import Fetcher, FetchRules
 
-        warm_ahead()
+        forms = {self.options.form_of(part) for part in self.options.registered_parts}
+        warm_ahead(*(f"{form} reader" for form in sorted(forms - {"json-schema"})))
         read = partition[0]
         row_schema = self._row_schema(
             self._find_schema(read.schema_id, "value"),
@@ -230,7 +231,7 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         if schema_id is None or settings is None:
             return None
         from krishiv_spark.kafka.schemas.registry import open_registry
-        from krishiv_spark.sources.kafka.reader_schemas import make_reader_schema
+        from krishiv_spark.sources.kafka.registered_values import make_reader_schema
 
         return make_reader_schema(open_registry(settings).find(schema_id), settings, part)
 

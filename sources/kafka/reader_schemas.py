@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
 from krishiv_spark.kafka.schemas.buffers import DecodedRecords
-from krishiv_spark.kafka.schemas.registry import Part, RegisteredSchema, RegistrySettings
+from krishiv_spark.kafka.schemas.registry import RegisteredSchema
 
-__all__ = ["READER_SCHEMAS", "ReaderSchema", "RecordDecoder", "make_reader_schema"]
+__all__ = ["AvroSchema", "ProtobufSchema", "ReaderSchema", "RecordDecoder"]
 
 _ONLY_FIELD = "value"
 """The column of values that are no records."""
@@ -111,8 +111,10 @@ class AvroSchema(ReaderSchema):
 
     def make_decoder(self, writer: RegisteredSchema, names: Collection[str]) -> RecordDecoder:
         """Return the decoder of a pair of schemas."""
+        from krishiv_spark.kafka.records import await_warm
         from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
 
+        await_warm("avro reader")
         reader = _select(_parse_avro(self.registered), names)
         return AvroDecoder(_parse_avro(writer), reader)
 
@@ -153,19 +155,9 @@ class ProtobufSchema(ReaderSchema):
 
     def make_decoder(self, writer: RegisteredSchema, names: Collection[str]) -> RecordDecoder:
         """Return the decoder of a pair of files."""
+        from krishiv_spark.kafka.records import await_warm
         from krishiv_spark.kafka.schemas.protobuf_decode import ProtobufDecoder
         from krishiv_spark.kafka.schemas.protobuf_files import compile_proto
 
+        await_warm("protobuf reader")
         return ProtobufDecoder(compile_proto(writer), self._descriptor, names)
-
-
-READER_SCHEMAS: dict[str, type[ReaderSchema]] = {"avro": AvroSchema, "protobuf": ProtobufSchema}
-"""The class of each form, by the name that options and `RegisteredSchema.kind` have for it."""
-
-
-def make_reader_schema(
-    registered: RegisteredSchema, settings: RegistrySettings, part: Part
-) -> ReaderSchema:
-    """Return a schema of a registry as the reader's of values or keys."""
-    message = settings.key_message if part == "key" else settings.message
-    return READER_SCHEMAS[registered.kind](registered, message)

@@ -19,6 +19,7 @@ from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OffsetError, OptionError, SchemaError
 from krishiv_spark.kafka.schemas.registry import (
     Part,
+    RegisteredSchema,
     RegistrySettings,
     SchemaRegistry,
     open_registry,
@@ -26,12 +27,13 @@ from krishiv_spark.kafka.schemas.registry import (
 from krishiv_spark.sources.kafka.offset import ValueSchema
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.reader_schemas import (
+    AvroSchema,
+    ProtobufSchema,
     ReaderSchema,
     RecordDecoder,
-    make_reader_schema,
 )
 
-__all__ = ["RegisteredValues", "check_pinned", "find_schema", "pin"]
+__all__ = ["RegisteredValues", "check_pinned", "find_schema", "make_reader_schema", "pin"]
 
 _PREFIXES = {"value": "", "key": "key."}
 
@@ -52,6 +54,20 @@ def find_schema(options: KafkaSourceOptions, part: Part = "value") -> ReaderSche
             f"and '{part}Format' is {form!r}"
         )
     return make_reader_schema(found, settings, part)
+
+
+def make_reader_schema(
+    registered: RegisteredSchema, settings: RegistrySettings, part: Part
+) -> ReaderSchema:
+    """Return a schema of a registry as the reader's of values or keys."""
+    if registered.kind == "avro":
+        return AvroSchema(registered)
+    if registered.kind == "protobuf":
+        message = settings.key_message if part == "key" else settings.message
+        return ProtobufSchema(registered, message)
+    from krishiv_spark.sources.kafka.json_schemas import JsonSchema
+
+    return JsonSchema(registered)
 
 
 def _settings(options: KafkaSourceOptions, part: Part) -> RegistrySettings:

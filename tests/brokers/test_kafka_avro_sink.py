@@ -19,8 +19,7 @@ from krishiv_spark.sinks.base import OutputMode, Ownership, Salvaged, Task
 from krishiv_spark.sinks.kafka import avro_rows, writer
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.writer import KafkaAtLeastOnceWriter, KafkaPlan, KafkaWriter
-from krishiv_spark.sources.kafka.reader_schemas import make_reader_schema
-from krishiv_spark.sources.kafka.registered_values import RegisteredValues
+from krishiv_spark.sources.kafka.registered_values import RegisteredValues, make_reader_schema
 
 pytestmark = pytest.mark.long  # starts a registry and a broker
 

@@ -201,3 +201,7 @@ def test_no_secret_is_shown():
     assert found.secrets() == {"me:hidden-word", "hidden-word"}
     assert "hidden-word" not in repr(found)
     assert KafkaSourceOptions.secret_keys(login) == {"registry.basic.auth.user.info"}
+    for plain in ("registry.url", "registry.proxy"):
+        assert KafkaSourceOptions.secret_keys({plain: "http://127.0.0.1:1,http://x:2"}) == set()
+        hidden = {plain: "http://127.0.0.1:1,http://me:hidden-word@x:2"}
+        assert KafkaSourceOptions.secret_keys(hidden) == {plain}

@@ -1,6 +1,8 @@
 """Rows become batches that other clients read: whole, in order, and of a bounded size."""
 
 import struct
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -372,6 +374,25 @@ def test_warming_up_loads_every_kernel(path):
             "walk_batches", "parse_records", "locate_headers", "gather",
             "append_records", "sort_by_partition", "choose_partitions",
         }  # fmt: skip
+
+
+def test_warming_up_loads_the_kernels_of_each_form():
+    """In a process of its own: tests before this one have loaded some."""
+    program = """
+import sys
+from krishiv_spark.kafka.records import await_warm, warm_ahead
+names = ("avro reader", "avro writer", "protobuf reader")
+warm_ahead(*names)
+await_warm(*names)
+modules = [each for name, each in sys.modules.items() if ".kafka.schemas." in name]
+kernels = [k for each in modules for k in vars(each).values() if hasattr(k, "signatures")]
+print(*{k.py_func.__name__ for k in kernels if k.signatures})
+"""
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert {*found.stdout.split()} >= {
+        "decode_records", "encode_records", "decode_messages", "copy_octets",
+    }  # fmt: skip
 
 
 def test_each_kernel_is_compiled_for_one_kind_of_arguments(path):

@@ -1,4 +1,8 @@
-"""The loading of kernels, while a task waits for a broker; a machine compiles them once."""
+"""The loading of kernels, while a task waits for a broker; a machine compiles them once.
+
+The kernels of records are loaded in each task, and those of a form of values if a task asks for
+them by its name.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ import functools
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from krishiv_spark.kafka.records.decode import decode
 from krishiv_spark.kafka.records.encode import (
@@ -35,36 +40,85 @@ def warm_up() -> None:
         list(Accumulator().add(columns, partition_rows(keys, None, 1, 0)))
 
 
-def warm_ahead() -> None:
-    """Start to load the kernels in a thread. Executor, at the start of each task."""
-    _start_thread(os.getpid())  # a thread does not survive a fork
+def _warm_up_avro_reader() -> None:
+    from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
+    from krishiv_spark.kafka.schemas.avro_types import AvroType
+
+    AvroDecoder(AvroType("long"), AvroType("long")).decode(*_one_record(b"\0"))
 
 
-def await_warm() -> None:
-    """Wait until the kernels are loaded."""
-    _start_thread(os.getpid()).join()
+def _warm_up_avro_writer() -> None:
+    import pyarrow as pa
+
+    from krishiv_spark.kafka.schemas.avro_encode import AvroEncoder
+    from krishiv_spark.kafka.schemas.avro_types import AvroType
+
+    AvroEncoder(AvroType("long"), pa.int64()).encode(pa.array([1], pa.int64()))
+
+
+def _warm_up_protobuf_reader() -> None:
+    from krishiv_spark.kafka.schemas.protobuf_decode import decode_values
+    from krishiv_spark.kafka.schemas.protobuf_program import compile_reader
+    from krishiv_spark.kafka.schemas.protobuf_types import ProtoField, ProtoMessage
+
+    message = ProtoMessage("", (ProtoField("text", 1, "string"),))
+    decode_values(compile_reader(message), *_one_record(b"\x0a\x01a"))
+
+
+def _one_record(data: bytes) -> Any:
+    import numpy as np
+
+    ends = np.array([len(data)], np.int64)
+    return np.frombuffer(data, np.uint8), np.zeros(1, np.int64), ends
+
+
+_RECORDS = "records"
+_LOADERS: dict[str, Callable[[], None]] = {
+    _RECORDS: warm_up,
+    "avro reader": _warm_up_avro_reader,
+    "avro writer": _warm_up_avro_writer,
+    "protobuf reader": _warm_up_protobuf_reader,
+}
+
+
+def warm_ahead(*names: str) -> None:
+    """Start to load kernels in threads. Executor, at the start of each task.
+
+    Args:
+        names: Kernels besides those of records: "avro reader", "avro writer", "protobuf reader".
+    """
+    for name in (_RECORDS, *names):
+        _start_thread(os.getpid(), name)  # a thread does not survive a fork
+
+
+def await_warm(*names: str) -> None:
+    """Wait until kernels are loaded: those of the names, as in `warm_ahead`, or of records."""
+    for name in names or (_RECORDS,):
+        _start_thread(os.getpid(), name).join()
 
 
 @functools.cache
-def _start_thread(pid: int) -> threading.Thread:
-    thread = threading.Thread(target=_load_kernels, name=f"kernels-{pid}", daemon=True)
+def _start_thread(pid: int, name: str) -> threading.Thread:
+    thread = threading.Thread(
+        target=_load_kernels, args=(name,), name=f"{name} kernels {pid}", daemon=True
+    )
     thread.start()
     return thread
 
 
-def _load_kernels() -> None:
-    """Load the kernels under a lock: the tasks of a first query must not all compile them.
+def _load_kernels(name: str) -> None:
+    """Load kernels under a lock: the tasks of a first query must not all compile them.
 
     That takes seconds of a core.
     """
     from krishiv_spark.kafka.records.jit import COMPILED
 
-    folder = _find_lock_folder()
-    if not COMPILED or folder is None or (done := folder / _hash_version()).exists():
-        warm_up()
+    load, folder = _LOADERS[name], _find_lock_folder()
+    if not COMPILED or folder is None or (done := folder / _hash_version(name)).exists():
+        load()
         return
     with _hold_lock(done.with_suffix(".lock")):
-        warm_up()
+        load()
         # Without this file, other processes wait for the lock too, which is only slower.
         with contextlib.suppress(OSError):
             done.touch()
@@ -80,13 +134,15 @@ def _find_lock_folder() -> Path | None:
         return None
 
 
-def _hash_version() -> str:
-    """Return a hash of this code, the version of numba and the location of its cache."""
+def _hash_version(name: str) -> str:
+    """Return a hash of the kernels, their code, numba's version and the location of its cache."""
     import numba
 
     here = Path(__file__).parent
-    parts = [numba.__version__, str(here), os.environ.get("NUMBA_CACHE_DIR", "")]
-    parts += [str(file.stat().st_mtime_ns) for file in sorted(here.glob("*.py"))]
+    parts = [name, numba.__version__, str(here), os.environ.get("NUMBA_CACHE_DIR", "")]
+    folders = [here] if name == _RECORDS else [here, here.parent / "schemas"]
+    files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
+    parts += [str(file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ class DecodedRecords:
     """
 
     values: pa.Array
-    errors: dict[int, str]
+    errors: Mapping[int, str]
 
 
 def pack_flags(flags: NDArray[np.uint8]) -> pa.Buffer | None:

@@ -1,4 +1,4 @@
-"""Kernels that read values from bytes, for every form of records."""
+"""Kernels that read and copy values of bytes, for every form of records."""
 
 # ruff: noqa: PLR2004  the bytes of UTF-8 have no better names
 
@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from krishiv_spark.kafka.records.jit import inner, peek
+from krishiv_spark.kafka.records.jit import copy, inner, kernel, peek
 
-__all__ = ["is_text", "little_endian"]
+__all__ = ["copy_octets", "is_text", "little_endian"]
 
 _NEGATIVE = 0x80
 
@@ -48,3 +48,23 @@ def is_text(data: Any, at: int, size: int) -> bool:
                 return False
         at += more
     return True
+
+
+@kernel
+def copy_octets(data: Any, constants: Any, starts: Any, sizes: Any, out: Any) -> None:
+    """Copy bytes to one after the other.
+
+    Args:
+        data: The bytes of all records.
+        constants: Bytes of defaults.
+        starts: Where each value starts; -1 - n stands for n in the constants.
+        sizes: Number of bytes of each value.
+        out: Room for all of them.
+    """
+    at = 0
+    for i in range(len(starts)):
+        if starts[i] >= 0:
+            copy(out, at, data, starts[i], sizes[i])
+        else:
+            copy(out, at, constants, -1 - starts[i], sizes[i])
+        at += sizes[i]

@@ -16,6 +16,7 @@ from krishiv_spark.kafka.schemas.buffers import (
     pack_flags,
     sum_lengths,
 )
+from krishiv_spark.kafka.schemas.octets import copy_octets
 from krishiv_spark.kafka.schemas.protobuf_files import (
     encode_indexes,
     find_message,
@@ -26,7 +27,6 @@ from krishiv_spark.kafka.schemas.protobuf_kernel import (
     ABSENT,
     FIRST_RARE,
     PROTO_ERRORS,
-    copy_octets,
     decode_messages,
 )
 from krishiv_spark.kafka.schemas.protobuf_program import (
@@ -37,7 +37,7 @@ from krishiv_spark.kafka.schemas.protobuf_program import (
 )
 from krishiv_spark.kafka.schemas.protobuf_types import ProtoMessage, read_message
 
-__all__ = ["ProtobufDecoder", "select_fields"]
+__all__ = ["ProtobufDecoder", "decode_values", "select_fields"]
 
 _GROUPS = 100
 _GROWTH = 4
@@ -125,19 +125,7 @@ class ProtobufDecoder:
     def _run(
         self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> tuple[_Values, NDArray[np.int64]]:
-        program, status = self._program, np.zeros(len(starts), np.int64)
-        stack, groups = np.zeros(4 * program.depth, np.int64), np.zeros(_GROUPS, np.int64)
-        self._room = np.maximum(self._room, len(starts))
-        while True:
-            values = _Values.of(program.columns, self._room, data, program.constants)
-            full = decode_messages(
-                data, starts, ends, program.fields, program.messages, program.domains,
-                program.tables, status, values.counts, np.zeros_like(values.counts), self._room,
-                values.begins, values.numbers, values.sizes, values.valid, stack, groups,
-            )  # fmt: skip
-            if full < 0:
-                return values, status
-            self._room[full] *= _GROWTH
+        return decode_values(self._program, data, starts, ends, self._room)
 
     def _explain(self, status: int) -> str:
         path, error = self._program.paths[status // 256], PROTO_ERRORS[status % 256]
@@ -168,6 +156,38 @@ class ProtobufDecoder:
             size += len(part)
             parts.append(part)
         return np.concatenate(parts), starts, ends
+
+
+def decode_values(
+    program: ProtoProgram,
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    known_room: NDArray[np.int64] | None = None,
+) -> tuple[_Values, NDArray[np.int64]]:
+    """Decode records by a program; return values, and the status of each record.
+
+    Args:
+        program: The program.
+        data: The bytes of all records.
+        starts: Where each record starts in them; -1 for one without a value.
+        ends: Where each record ends, exclusive.
+        known_room: The number of values that each domain had before, which is raised.
+    """
+    status = np.zeros(len(starts), np.int64)
+    stack, groups = np.zeros(4 * program.depth, np.int64), np.zeros(_GROUPS, np.int64)
+    room = np.zeros(len(program.lists), np.int64) if known_room is None else known_room
+    np.maximum(room, len(starts), out=room)
+    while True:
+        values = _Values.of(program.columns, room, data, program.constants)
+        full = decode_messages(
+            data, starts, ends, program.fields, program.messages, program.domains,
+            program.tables, status, values.counts, np.zeros_like(values.counts), room,
+            values.begins, values.numbers, values.sizes, values.valid, stack, groups,
+        )  # fmt: skip
+        if full < 0:
+            return values, status
+        room[full] *= _GROWTH
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from krishiv_spark.kafka.records.jit import copy, inner, kernel, peek
+from krishiv_spark.kafka.records.jit import inner, kernel, peek
 from krishiv_spark.kafka.records.read_kernels import OUT_OF_REACH
 from krishiv_spark.kafka.schemas.octets import is_text, little_endian
 from krishiv_spark.kafka.schemas.protobuf_program import (
@@ -25,7 +25,7 @@ from krishiv_spark.kafka.schemas.protobuf_program import (
     ProtoOp,
 )
 
-__all__ = ["ABSENT", "FIRST_RARE", "PROTO_ERRORS", "copy_octets", "decode_messages"]
+__all__ = ["ABSENT", "FIRST_RARE", "PROTO_ERRORS", "decode_messages"]
 
 PROTO_ERRORS = (
     "",
@@ -436,23 +436,3 @@ def decode_messages(
                 counts[i] = saved[i]
             _reset(tables, domains[0], domains[1], row, numbers, sizes, valid, begins)
     return -1
-
-
-@kernel
-def copy_octets(data: Any, constants: Any, starts: Any, sizes: Any, out: Any) -> None:
-    """Copy bytes to one after the other.
-
-    Args:
-        data: The bytes of all records.
-        constants: Bytes of defaults.
-        starts: Where each value starts; -1 - n stands for n in the constants.
-        sizes: Number of bytes of each value.
-        out: Room for all of them.
-    """
-    at = 0
-    for i in range(len(starts)):
-        if starts[i] >= 0:
-            copy(out, at, data, starts[i], sizes[i])
-        else:
-            copy(out, at, constants, -1 - starts[i], sizes[i])
-        at += sizes[i]

@@ -26,11 +26,11 @@ from krishiv_spark.runtime.retry import Backoff
 
 __all__ = [
     "REGISTERED_FORMS",
-    "SECRET_SETTINGS",
     "Part",
     "RegisteredSchema",
     "RegistrySettings",
     "SchemaRegistry",
+    "is_secret",
     "open_registry",
 ]
 
@@ -77,6 +77,9 @@ SECRET_SETTINGS = (
     "ssl.key.password",
 )
 
+_WITH_LOGIN = ("url", "proxy")
+"""Settings that are addresses, of which each may contain a password."""
+
 _AT_START_S, _IN_TASK_S = 30.0, 300.0
 _REQUEST_S = 10.0
 """Seconds that one request may take: a registry that does not answer by then is away."""
@@ -86,7 +89,7 @@ _NOT_FOUND = 404
 _CONFLICT = 409
 _REFUSED = {400, 401, 403, 407, 409, 422}
 _KINDS = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json-schema"}
-REGISTERED_FORMS = ("avro", "protobuf")
+REGISTERED_FORMS = ("avro", "protobuf", "json-schema")
 """Forms of values and keys whose schemas are in a registry, as options name them."""
 
 
@@ -181,7 +184,7 @@ class RegistrySettings:
         given = dict(self.values)
         found = {given[name] for name in SECRET_SETTINGS if name in given}
         found.add(given.get("basic.auth.user.info", "").partition(":")[2])
-        for name in ("url", "proxy"):
+        for name in _WITH_LOGIN:
             found |= {_find_password(each) for each in given.get(name, "").split(",")}
         return found - {""}
 
@@ -215,6 +218,15 @@ class RegistrySettings:
     def hide(self, text: str) -> str:
         """Return a text without the secrets of the settings."""
         return redact(text, self.secrets())
+
+
+def is_secret(option: str, text: str) -> bool:
+    """Return True if an option of the registry, with its prefix, contains a secret."""
+    name = option.lower().removeprefix("registry.")
+    if name == option.lower():
+        return False
+    passwords = (_find_password(each) for each in text.split(",") if name in _WITH_LOGIN)
+    return name in SECRET_SETTINGS or any(passwords)
 
 
 def _find_password(address: str) -> str:

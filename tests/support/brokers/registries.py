@@ -5,6 +5,7 @@ import json
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from krishiv_spark.errors import KrishivError
@@ -36,6 +37,11 @@ class Registry:
     def register(self, subject, schema, kind="AVRO", references=()):
         text = schema if isinstance(schema, str) else json.dumps(schema)
         return self.client.register_schema(subject, Schema(text, kind, list(references)))
+
+    def serialize_json(self, topic, schema, *values, part=MessageField.VALUE):
+        """Values, or keys, as Confluent's serializer of JSON writes them."""
+        write = JSONSerializer(json.dumps(schema), self.client)
+        return [write(value, SerializationContext(topic, part)) for value in values]
 
     def serialize(self, topic, schema, *values, part=MessageField.VALUE):
         """Values, or keys, as Confluent's serializer writes them; it registers the schema."""
