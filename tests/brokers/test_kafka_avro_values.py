@@ -1,6 +1,7 @@
 """Avro values beside a real registry and the records of Confluent's own serializer."""
 
 import uuid
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -8,7 +9,11 @@ from confluent_kafka.schema_registry import SchemaReference
 from registries import registry  # noqa: F401  a fixture
 
 from krishiv_spark.errors import KrishivError, OffsetError, OptionError, SchemaError
-from krishiv_spark.kafka.schemas.registry import RegistrySettings, SchemaRegistry
+from krishiv_spark.kafka.schemas.registry import (
+    RegistrySettings,
+    SchemaRegistry,
+    open_registry,
+)
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.registered_values import (
     RegisteredValues,
@@ -135,6 +140,23 @@ def test_a_version_that_has_changed_is_another_registry(registry, topic):  # noq
     now = pin(find_schema(given), given)
     with pytest.raises(OffsetError, match="this is another registry, or one that was restored"):
         check_pinned(now.model_copy(update={"fingerprint": "other"}), now, given)
+
+
+def test_an_id_with_another_schema_than_before_is_found(registry, topic):  # noqa: F811
+    """The planted bugs: a cache that has the schema of another id, and a position with one."""
+    found = options(registry, topic)
+    schema_id = registry.register(f"{topic}-value", record(ID))
+    other = registry.register(f"{topic}-other", record(NAME))
+    cached = open_registry(found.registry)
+    cached._by_id[schema_id] = replace(cached.find(other), id=schema_id)
+    with pytest.raises(SchemaError, match=f"has another schema for the id {schema_id} than before"):
+        find_schema(found)
+    del cached._by_id[schema_id]
+    now = pin(find_schema(found), found)
+    registry.register(f"{topic}-value", record(ID, PRICE))
+    wrong = now.model_copy(update={"version": 2})  # with the fingerprint of version 1
+    with pytest.raises(OffsetError, match=r"version 2 of the subject .* is another schema than"):
+        check_pinned(wrong, pin(find_schema(found), found), found)
 
 
 def test_the_subject_is_that_of_the_topic_or_the_users(registry, topic):  # noqa: F811

@@ -213,24 +213,36 @@ def test_a_token_that_a_task_does_not_renew_is_found(cluster, server, tmp_path, 
         sink.write(0, wait_between([batch(1), batch(2), batch(3)], LIFE_S))
 
 
-def test_an_exactly_once_copy_through_expiries(cluster, server, tmp_path):
+IDLE_S = 2 * 60
+SLOW = -1
+"""A row at which a task of the copy waits, while its transaction is open."""
+
+
+def test_an_exactly_once_copy_through_ten_expiries(cluster, server, tmp_path):
+    """A stream through an idle pause, and transactions that are open while a token expires."""
     options = client_options(cluster, server)
     topic, copies = fill(cluster.bootstrap, ()), fill(cluster.bootstrap, ())
     job = {
         "options": options,
         "source": topic,
+        "slow": {"value": str(SLOW), "seconds": 1.3 * LIFE_S},
         "sink": {"topic": copies, "checkpointLocation": str(tmp_path)},
     }
-    before = server.total
+    before, number, slow = server.total, 0, 0
     with Driver("oauth_copy.py", job) as driver:
         driver.wait_for("STARTED")
-        until_s, number = time.monotonic() + 5 * LIFE_S, 0
-        while time.monotonic() < until_s:
-            fill(cluster.bootstrap, range(number, number + 50), topic)
-            number += 50
-            time.sleep(1)
+        for phase in range(2):
+            until_s = time.monotonic() + 4 * LIFE_S
+            while time.monotonic() < until_s:
+                fill(cluster.bootstrap, range(number, number + 50), topic)
+                number += 50
+                time.sleep(1)
+            fill(cluster.bootstrap, [*range(number, number + 100), SLOW], topic)
+            number, slow = number + 100, slow + 1
+            if phase == 0:
+                time.sleep(IDLE_S)
         (tmp_path / "end").touch()
         driver.wait_for("DONE")
-    assert committed(cluster, copies) == [*range(number)]
-    assert server.total >= before + 5
+    assert committed(cluster, copies) == [*[SLOW] * slow, *range(number)]
+    assert server.total >= before + 10
     assert not [line for line in driver.lines if re.search(r"FAILED", line)]

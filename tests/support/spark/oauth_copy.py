@@ -1,6 +1,8 @@
 """A driver that copies a topic with a login by tokens until a file appears beside its checkpoint.
 
-    python oauth_copy.py '{"options": {...}, "source": ..., "sink": {...}}'
+    python oauth_copy.py '{"options": {...}, "source": ..., "slow": {...}, "sink": {...}}'
+
+A task waits for some seconds after it has passed on a batch with the slow value.
 
 Prints STARTED, EPOCH with each one that ends, and at the end DONE, or FAILED with the error.
 """
@@ -14,16 +16,31 @@ from pathlib import Path
 from stream_copy import Progress, session
 
 
+def wait_at(value: str, seconds: float):
+    """A function of batches that waits after one with this value has been passed on."""
+
+    def pass_on(batches):
+        for batch in batches:
+            yield batch
+            if value in batch.column(0).to_pylist():
+                time.sleep(seconds)
+
+    return pass_on
+
+
 def main() -> None:
     job = json.loads(sys.argv[1])
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session(job)
+    # The sink gets the first rows of a batch, and opens its transaction, while others are awaited.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     spark.streams.addListener(Progress())
     query = (
         spark.readStream.format("krishiv-kafka")
         .options(**job["options"], subscribe=job["source"], startingOffsets="earliest")
         .load()
         .selectExpr("cast(value AS string) AS value")
+        .mapInArrow(wait_at(**job["slow"]), "value STRING")
         .writeStream.format("krishiv-kafka")
         .options(**job["options"], **job["sink"])
         .trigger(processingTime="0 seconds")
