@@ -175,8 +175,7 @@ def _parsed(rows: Any) -> Any:
     import pandas as pd
     from pyspark.sql.functions import pandas_udf
 
-    @pandas_udf(_FIELDS)  # type: ignore[call-overload,untyped-decorator,unused-ignore]
-    def parse(values: pd.Series) -> pd.DataFrame:
+    def parse(values: Any) -> Any:
         make = _message_class()
         found = [make.FromString(each[_HEADER_BYTES:]) for each in values]
         columns: dict[str, Any] = {
@@ -188,7 +187,10 @@ def _parsed(rows: Any) -> Any:
         columns["tags"] = [list(each.tags) for each in found]
         return pd.DataFrame(columns)
 
-    return rows.select(parse("value").alias("v")).select("v.*")
+    # PySpark reads the annotations, which this module has as texts.
+    parse.__annotations__ = {"values": pd.Series, "return": pd.DataFrame}
+    columns = pandas_udf(parse, _FIELDS)("value")  # type: ignore[call-overload,unused-ignore]
+    return rows.select(columns.alias("v")).select("v.*")
 
 
 def _check(run: Run, topic: str, load: Load, ours: dict[str, str]) -> None:
