@@ -124,7 +124,7 @@ def test_records_are_decoded():
 
 
 def test_values_that_are_no_objects():
-    """What would be another field of an object is no part of a value."""
+    """Text after a value, which would be another field of an object, makes it bad."""
     found = decode({"type": "integer"}, b"7", b" 8 ", b'9, "more": 1', b'9, "value": 1', b'"x"')
     assert sorted(found.errors) == [2, 3, 4]
     assert found.values.to_pylist()[:2] == [7, 8]
