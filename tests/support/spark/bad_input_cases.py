@@ -441,6 +441,25 @@ GROUPS["Kafka"] = [
         cure="`subscribe`, `subscribePattern` or `assign`",
     ),
     Case(
+        "form of values without a registry",
+        r"option 'valueFormat' = 'protobuf' needs the option 'registry\.url'",
+        source="kafka",
+        read={"valueFormat": "protobuf"},
+        cure="`registry.url`: the address of the schema registry",
+    ),
+    Case(
+        "schema registry that is not there",
+        r"the schema registry http://127\.0\.0\.1:1 was asked for version latest of the subject",
+        source="kafka",
+        read={
+            "valueFormat": "json-schema",
+            "registry.url": f"http://{NOBODY}",
+            "registry.timeout": "1s",
+        },
+        cure="the right address; without `registry.timeout` a query waits half a minute",
+        varies=True,
+    ),
+    Case(
         "topic and partitions at once",
         r"'subscribe'.*'assign'",
         source="kafka",
