@@ -225,6 +225,29 @@ def test_a_stream_of_avro_is_written_as_avro_exactly_once(orders):
     assert back.count() == 2
 
 
+def test_values_and_keys_of_json_schemas(orders):
+    """They take the way of Avro, with the parser of JSON values."""
+    draft = {"$schema": "http://json-schema.org/draft-07/schema#"}
+    whole = {"type": "integer"}
+    time_of_day = {"type": "string", "format": "date-time"}
+    schema = {**draft, "type": "object", "properties": {"id": whole, "at": time_of_day}}
+    values = orders.registry.serialize_json(orders.topic, schema, {"id": 1}, {"id": 2})
+    (key,) = orders.registry.serialize_json(
+        orders.topic, {**draft, "type": "string"}, "k", part=MessageField.KEY
+    )
+    produce(orders.bootstrap, orders.topic, [*values, b"{}"], key=key)
+    given = {"valueFormat": "json-schema", "keyFormat": "json-schema", "badRecords": "divert"}
+    frame = orders.read(**given, columns="id,at,key,_raw,_raw_key,_error,offset")
+    assert frame.select("id", "at", "key").schema.simpleString() == (
+        "struct<id:bigint,at:timestamp,key:string>"
+    )
+    found = frame.orderBy("offset").collect()
+    assert [(row["id"], row["key"]) for row in found] == [(1, "k"), (2, "k"), (None, "k")]
+    assert found[2]["_error"].startswith("the JSON value does not begin as a serializer")
+    orders.copy(valueFormat="json-schema", badRecords="null")
+    assert orders.newest_offset()["value_schema"]["version"] == 1
+
+
 def test_a_query_waits_for_its_registry(orders):
     """The registry stops before the query starts, and returns while it waits."""
     orders.send(record(ID), {"id": 1})
