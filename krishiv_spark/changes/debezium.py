@@ -25,6 +25,7 @@ from krishiv_spark.arrow.json_parsing import JsonParser
 from krishiv_spark.changes.connect_schemas import (
     Unwrapped,
     apply_schema,
+    find_contradiction,
     is_wrapped,
     rewrap,
     unwrap,
@@ -45,7 +46,7 @@ __all__ = ["Changes", "DebeziumDecoder", "DebeziumRules"]
 KEPT = pa.list_(pa.string())
 """The type of the names of the columns whose values remain."""
 
-_UPSERTS, _INSERTS = pa.array(["c", "u", "r"]), pa.array(["c", "r"])
+_UPSERTS = pa.array(["c", "u", "r"])
 _DELETES = pa.array(["d"])
 _TRUNCATE, _MESSAGE = "t", "m"
 _KNOWN = {"c", "u", "r", "d", _TRUNCATE, _MESSAGE}
@@ -82,14 +83,15 @@ class Changes:
         rows: The columns of the table. A row that deletes has only its key.
         deletes: True for each row that deletes.
         kept: For each row, the names of columns whose values do not change; null for none.
-        inserts: True for each row that is new in the database, or was read by a snapshot.
+        positions: For each row, the position of its record in PostgreSQL's log (`lsn`), or null.
+            The delete of an old key and the insert of the new one have the same position.
         records: For each row, the number of its record in the batch.
     """
 
     rows: pa.RecordBatch
     deletes: pa.BooleanArray
     kept: pa.Array
-    inserts: pa.BooleanArray
+    positions: pa.Int64Array
     records: Rows
 
 
@@ -100,6 +102,13 @@ class _Plan:
     shape: Shape
     parser: JsonParser
     encodings: dict[str, Encoding]
+    decimals: tuple[str, ...] = ()
+    """Columns of decimals as JSON numbers: Arrow would read texts as numbers, too."""
+
+    def may_misread(self, texts: pa.Array) -> bool:
+        """Return True if a record may have a text in one of `decimals`."""
+        found = (pc.match_substring(texts, f'"{name}":"') for name in self.decimals)
+        return any(pc.any(flags).as_py() for flags in found)
 
     @property
     def watched(self) -> str:
@@ -131,6 +140,7 @@ class DebeziumDecoder:
         self._rules = rules
         self._plans: dict[bytes | None, _Plan] = {}
         self._of_keys: DebeziumDecoder | None = None
+        self._from_before: list[Rows] = []
 
     def decode(self, values: pa.Array, keys: pa.Array, locate: Callable[[int], str]) -> Changes:
         """Decode the records of a batch.
@@ -163,24 +173,56 @@ class DebeziumDecoder:
         without_key: list[Rows] = []
         if len(present):
             for part in unwrap(values.take(pa.array(present)), present):
-                yield from self._decode_part(part, without_key)
+                is_null = _to_flags(pc.equal(part.texts, b"null"))
+                missing[part.rows[is_null]] = True
+                yield from self._decode_part(part.filter(~is_null), without_key)
+        self._check_keys(keys)
         tombstones = np.flatnonzero(missing)
         if len(tombstones):
             yield from self._delete_by_keys(keys, tombstones, is_needed=False)
         for rows in without_key:
             yield from self._delete_by_keys(keys, rows, is_needed=True)
 
+    def _check_keys(self, keys: pa.Array) -> None:
+        """Refuse deletes whose records have another key than the table's.
+
+        For such columns, a row before its delete has nulls or other values than the database
+        (unless its replica identity is FULL), so that another row would be deleted, or none.
+
+        Raises:
+            _BadRecordError: If there is such a record.
+        """
+        rows, self._from_before = self._from_before, []
+        for row in (row for part in rows for row in part.tolist()):
+            try:
+                found = load_object(keys[row].as_py() or b"")
+            except UnreadableRecord:
+                continue  # a key of another converter, or none
+            found = found["payload"] if is_wrapped(found) else found
+            if isinstance(found, dict) and not all(name in found for name in self._keys):
+                raise _BadRecordError(
+                    row,
+                    "is a delete, and the key of its record has the columns "
+                    f"{', '.join(list(found)[:_MOST_NAMES])}: set 'keyColumns' to the key of the "
+                    "database's table",
+                )
+
     def _decode_part(self, part: Unwrapped, without_key: list[Rows]) -> Iterator[Changes]:
         """Decode records with one schema: at once by the last plan, or group by group."""
+        if not len(part.rows):
+            return
         plan = self._plans.get(part.schema) or self._sample(part)
-        if plan is not None:
-            found = self._attempt(plan, part.texts, part.rows, without_key)
+        if plan is not None and not plan.may_misread(part.texts):
+            found = self._attempt(plan, part.texts, part.rows, without_key, is_examined=False)
             if found is not None:
                 yield from found
                 return
         wrapped: list[tuple[int, bytes]] = []
         for shape, own in self._group(part, wrapped):
-            plan = self._plans[part.schema] = self._create_plan(shape, part.schema)
+            try:
+                plan = self._plans[part.schema] = self._create_plan(shape, part.schema)
+            except SchemaError as error:
+                raise _BadRecordError(int(part.rows[own[0]]), f"cannot be read: {error}") from None
             yield from self._decode_halves(plan, part, own, without_key)
         if wrapped:
             rows = np.array([part.rows[row] for row, _ in wrapped])
@@ -193,8 +235,11 @@ class DebeziumDecoder:
         groups = self._group(first, [])
         if not groups:
             return None
-        shape, _ = max(groups, key=lambda group: len(group[1]))
-        plan = self._plans[part.schema] = self._create_plan(shape, part.schema)
+        shape, own = max(groups, key=lambda group: len(group[1]))
+        try:
+            plan = self._plans[part.schema] = self._create_plan(shape, part.schema)
+        except SchemaError as error:
+            raise _BadRecordError(int(part.rows[own[0]]), f"cannot be read: {error}") from None
         return plan
 
     def _group(self, part: Unwrapped, wrapped: list[tuple[int, bytes]]) -> list[tuple[Shape, Rows]]:
@@ -221,7 +266,13 @@ class DebeziumDecoder:
         return [(shape, np.array(members, np.int64)) for shape, members in groups]
 
     def _create_plan(self, shape: Shape, schema: bytes | None) -> _Plan:
-        rules = apply_schema(schema, self._rules.values)
+        try:
+            rules = apply_schema(schema, self._rules.values)
+            contradiction = find_contradiction(schema, self.columns)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise SchemaError(f"its schema cannot be read ({type(error).__name__})") from None
+        if contradiction is not None:
+            raise SchemaError(contradiction)
         encodings = {}
         for each in self.columns:
             given, element = shape.kind_of(each.name, each.type)
@@ -233,12 +284,14 @@ class DebeziumDecoder:
                 pa.field("op", pa.string()),
                 pa.field("before", pa.struct(before)),
                 pa.field("after", pa.struct(reads)),
+                pa.field("source", pa.struct([("lsn", pa.int64())])),
             ]
         else:
             # Also if no record had a flag so far: a later one must not be taken for an upsert.
             flags = [name for name in _ADDED if name not in encodings]
             kind = [*reads, *(pa.field(name, _flag_type(shape, name)) for name in flags)]
-        return _Plan(shape, JsonParser(pa.struct(kind)), encodings)
+        decimals = [name for name, one in encodings.items() if pa.types.is_decimal(one.read)]
+        return _Plan(shape, JsonParser(pa.struct(kind)), encodings, tuple(decimals))
 
     def _decode_halves(
         self, plan: _Plan, part: Unwrapped, own: Rows, without_key: list[Rows]
@@ -256,9 +309,19 @@ class DebeziumDecoder:
             yield from self._decode_halves(plan, part, own[middle:], without_key)
 
     def _attempt(
-        self, plan: _Plan, texts: pa.Array, rows: Rows, without_key: list[Rows]
+        self,
+        plan: _Plan,
+        texts: pa.Array,
+        rows: Rows,
+        without_key: list[Rows],
+        *,
+        is_examined: bool = True,
     ) -> list[Changes] | None:
-        """Decode records by one plan; None if one of them does not fit it."""
+        """Decode records by one plan; None if one of them does not fit it.
+
+        If they were not examined, a row that has only its key does not fit either: it may be
+        another record with a field of this name.
+        """
         is_row = plan.shape.form == "row"
         watched = plan.watched if self._rules.unknown == "fail" else None
         objects, more = plan.parser.parse_all(texts, watched)
@@ -272,6 +335,8 @@ class DebeziumDecoder:
         try:
             if is_row:
                 made = list(self._read_rows(plan, objects, rows))
+                if not is_examined and self._may_be_others(made):
+                    return None
             else:
                 made = list(self._read_envelopes(plan, objects, rows, keyless))
         except (pa.ArrowException, ValueError):
@@ -280,6 +345,14 @@ class DebeziumDecoder:
         self._check_unknown({name for name in more if not (is_row and name.startswith("__"))}, rows)
         without_key.extend(keyless)
         return made
+
+    def _may_be_others(self, made: Sequence[Changes]) -> bool:
+        names = [name for name in self.columns.names if name not in self._keys]
+        upserts = made[0].rows
+        empty = np.full(len(upserts), bool(names))
+        for name in names:
+            empty &= upserts.column(name).is_null().to_numpy(zero_copy_only=False)
+        return bool(empty.any())
 
     def _find_more(self, texts: pa.Array) -> frozenset[str]:
         found: set[str] = set()
@@ -303,10 +376,9 @@ class DebeziumDecoder:
     def _read_rows(self, plan: _Plan, objects: pa.StructArray, rows: Rows) -> Iterator[Changes]:
         operations, flags = (objects.field(name).cast(pa.string()) for name in _ADDED)
         deletes = _to_flags(pc.is_in(operations, _DELETES)) | _to_flags(pc.equal(flags, "true"))
-        inserts = _to_flags(pc.is_in(operations, _INSERTS))
         upserts = np.flatnonzero(~deletes)
         chosen = objects.take(pa.array(upserts))
-        yield self._upsert(plan, chosen, rows[upserts], inserts[upserts])
+        yield self._upsert(plan, chosen, rows[upserts])
         gone = np.flatnonzero(deletes)
         if len(gone):
             yield self._delete(plan, objects.take(pa.array(gone)), rows[gone])
@@ -315,6 +387,7 @@ class DebeziumDecoder:
         self, plan: _Plan, objects: pa.StructArray, rows: Rows, without_key: list[Rows]
     ) -> Iterator[Changes]:
         operations, after, before = (objects.field(name) for name in ("op", "after", "before"))
+        positions = objects.field("source").field("lsn")
         is_upsert = np.asarray(pc.is_in(operations, _UPSERTS))
         is_delete = np.asarray(pc.is_in(operations, _DELETES))
         self._check_others(operations, ~(is_upsert | is_delete), rows)
@@ -322,21 +395,24 @@ class DebeziumDecoder:
         upserted = after.take(pa.array(chosen))
         if upserted.null_count:
             raise ValueError("an upsert without a row")
-        inserts = _to_flags(pc.is_in(operations, _INSERTS))[chosen]
-        made = self._upsert(plan, upserted, rows[chosen], inserts)
+        at = positions.take(pa.array(chosen))
+        made = self._upsert(plan, upserted, rows[chosen], at)
         has_before = np.ones(len(objects), np.bool_)
         for name in self._keys:
             has_before &= before.field(name).is_valid().to_numpy(zero_copy_only=False)
         has_before &= before.is_valid().to_numpy(zero_copy_only=False)
         changed = np.flatnonzero(is_upsert & has_before)
         if len(changed):
-            old = self._delete(plan, before.take(pa.array(changed)), rows[changed])
+            at = positions.take(pa.array(changed))
+            old = self._delete(plan, before.take(pa.array(changed)), rows[changed], at)
             new = made.rows.take(pa.array(np.searchsorted(chosen, changed)))
             yield _filter(old, ~_have_equal_keys(old.rows, new, self._keys))
         yield made
         gone = np.flatnonzero(is_delete & has_before)
         if len(gone):
-            yield self._delete(plan, before.take(pa.array(gone)), rows[gone])
+            at = positions.take(pa.array(gone))
+            yield self._delete(plan, before.take(pa.array(gone)), rows[gone], at)
+            self._from_before.append(rows[gone])
         keyless = np.flatnonzero(is_delete & ~has_before)
         if len(keyless):
             without_key.append(rows[keyless])
@@ -360,7 +436,11 @@ class DebeziumDecoder:
                 raise ValueError("an unknown operation")
 
     def _upsert(
-        self, plan: _Plan, found: pa.StructArray, rows: Rows, inserts: NDArray[np.bool_]
+        self,
+        plan: _Plan,
+        found: pa.StructArray,
+        rows: Rows,
+        positions: pa.Array | None = None,
     ) -> Changes:
         columns, kept = [], {}
         for name, encoding in plan.encodings.items():
@@ -383,9 +463,13 @@ class DebeziumDecoder:
             if batch.column(name).null_count:
                 raise ValueError("a row without its key")
         flags = pa.array(np.zeros(len(batch), np.bool_))
-        return Changes(batch, flags, _list_names(kept, len(batch)), pa.array(inserts), rows)
+        names = _list_names(kept, len(batch))
+        at = pa.nulls(len(batch), pa.int64()) if positions is None else positions
+        return Changes(batch, flags, names, at, rows)
 
-    def _delete(self, plan: _Plan, found: pa.StructArray, rows: Rows) -> Changes:
+    def _delete(
+        self, plan: _Plan, found: pa.StructArray, rows: Rows, positions: pa.Array | None = None
+    ) -> Changes:
         columns = []
         for each in self.columns:
             if each.name in self._keys:
@@ -394,7 +478,7 @@ class DebeziumDecoder:
             else:
                 columns.append(pa.nulls(len(found), each.type))
         batch = pa.RecordBatch.from_arrays(columns, schema=self.columns)
-        return _to_deletes(batch, rows)
+        return _to_deletes(batch, rows, positions)
 
     # --- keys of records
 
@@ -410,6 +494,8 @@ class DebeziumDecoder:
             columns = pa.schema([self.columns.field(name) for name in self._keys])
             rules = DebeziumRules(self._rules.values, unknown="ignore")
             self._of_keys = DebeziumDecoder(columns, self._keys, rules)
+        # Of rows alone, a tombstone may be the only trace of a delete.
+        is_needed |= any(plan.shape.form == "row" for plan in self._plans.values())
         for row in self._find_strange_keys(keys, rows):
             if is_needed:
                 raise _BadRecordError(row, f"is a delete, and {_ADVICE_KEY}")
@@ -502,10 +588,11 @@ def _have_equal_keys(
     return found
 
 
-def _to_deletes(batch: pa.RecordBatch, rows: Rows) -> Changes:
+def _to_deletes(batch: pa.RecordBatch, rows: Rows, positions: pa.Array | None = None) -> Changes:
     count = len(batch)
-    deletes, inserts = np.ones(count, np.bool_), np.zeros(count, np.bool_)
-    return Changes(batch, pa.array(deletes), pa.nulls(count, KEPT), pa.array(inserts), rows)
+    flags = np.ones(count, np.bool_)
+    at = pa.nulls(count, pa.int64()) if positions is None else positions
+    return Changes(batch, pa.array(flags), pa.nulls(count, KEPT), at, rows)
 
 
 def _filter(changes: Changes, flags: NDArray[np.bool_]) -> Changes:
@@ -514,7 +601,7 @@ def _filter(changes: Changes, flags: NDArray[np.bool_]) -> Changes:
         changes.rows.filter(mask),
         changes.deletes.filter(mask),
         changes.kept.filter(mask),
-        changes.inserts.filter(mask),
+        changes.positions.filter(mask),
         changes.records[flags],
     )
 
@@ -545,6 +632,6 @@ def _sort(pieces: Sequence[Changes], columns: pa.Schema) -> Changes:
         rows.take(order).to_batches()[0] if len(rows) else pieces[0].rows,
         pa.array(deletes).take(order),
         pa.concat_arrays([each.kept for each in pieces]).take(order),
-        pa.concat_arrays([each.inserts for each in pieces]).take(order),
+        pa.concat_arrays([each.positions for each in pieces]).take(order),
         records[order.to_numpy()],
     )

@@ -10,6 +10,7 @@ is not decidable from the value. No form is guessed from the size of a number.
 from __future__ import annotations
 
 import base64
+import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from krishiv_spark.arrow.json_types import JsonRules, build_form
 from krishiv_spark.errors import SchemaError
 
 __all__ = [
+    "BinaryForm",
     "DecimalForm",
     "Encoding",
     "JsonKind",
@@ -50,6 +52,9 @@ JsonKind: TypeAlias = Literal["number", "text", "bool", "object", "array"]
 DecimalForm: TypeAlias = Literal["precise", "string"]
 """The meaning of a text that is a decimal: base64 of its digits, or the number itself."""
 
+BinaryForm: TypeAlias = Literal["base64", "hex"]
+"""The form of bytes as a text."""
+
 TimeUnit: TypeAlias = Literal["ms", "us", "ns"]
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -57,6 +62,7 @@ PLACEHOLDER = "__debezium_unavailable_value"
 
 _PER_UNIT = {"ms": 1000, "us": 1, "ns": 1}
 _MOST_BYTES = 16
+_MOST_SCALE = 16_383  # of PostgreSQL
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999 in microseconds since 1970, which dates of Python and Iceberg's bounds have.
 PostgreSQL's infinite times are beyond them."""
@@ -71,12 +77,14 @@ class ValueRules:
 
     Attributes:
         decimals: The meaning of texts in decimal columns.
+        binaries: The form of texts in binary columns.
         units: By name of a column, the unit of its numbers; `""` is for all others.
         scales: By name of a column, the scale of its unscaled numbers, if its records say so.
         placeholder: The text that stands for an unchanged value.
     """
 
     decimals: DecimalForm = "precise"
+    binaries: BinaryForm = "base64"
     units: Mapping[str, TimeUnit] = field(default_factory=dict)
     scales: Mapping[str, int] = field(default_factory=dict)
     placeholder: str = PLACEHOLDER
@@ -181,8 +189,11 @@ class _ValueColumn:
     element: JsonKind | None = None
 
     def is_placeholder(self, texts: pa.Array) -> pa.Array:
-        """Return True for each text that is the placeholder."""
-        return pc.equal(texts, self.rules.placeholder)
+        """Return True for each text that is the placeholder, also of an ``hstore`` or of bytes."""
+        word = self.rules.placeholder
+        stores = [json.dumps({word: word}, separators=(",", sign)) for sign in (":", ": ")]
+        raw = base64.b64encode(word.encode()).decode()
+        return pc.is_in(texts, pa.array([word, raw, *stores]))
 
 
 _KINDS: dict[JsonKind, str] = {
@@ -209,12 +220,24 @@ def _build_plain(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> En
     if given == "text" and pa.types.is_floating(kind):
         # NaN and Infinity, which JSON has no numbers for.
         return Encoding(pa.string(), lambda texts: texts.cast(kind))
+    if given == usual == "number" and pa.types.is_float32(kind):
+        return Encoding(pa.float64(), _to_floats)
     return Encoding(kind) if given == usual else None
+
+
+def _to_floats(numbers: pa.Array) -> pa.Array:
+    found = numbers.cast(pa.float32())
+    if pc.any(pc.xor(pc.is_inf(found), pc.is_inf(numbers)), min_count=0).as_py():
+        raise pa.ArrowInvalid("a number beyond the range of a FLOAT")
+    return found
 
 
 def _build_text(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
     if given == "object":  # a NUMERIC without a scale has more digits than any decimal
-        return Encoding(_SCALED, lambda objects: _from_scaled_objects(objects, kind))
+        return Encoding(_SCALED, _format_scaled_objects)
+    scale = column.rules.scales.get(column.name)
+    if scale is not None and given == "text":
+        return Encoding(kind, lambda texts: _format_unscaled(texts, scale), column.is_placeholder)
     return Encoding(kind, is_kept=column.is_placeholder) if given == "text" else None
 
 
@@ -222,11 +245,28 @@ def _build_bytes(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> En
     del kind
     if given != "text":
         return None
-    placeholder = column.rules.placeholder
-    both = pa.array([base64.b64encode(placeholder.encode()).decode(), placeholder])
+    raw = column.rules.placeholder.encode()
+    if column.rules.binaries == "hex":
+        kept = pa.array([raw.hex(), raw.decode()])
+        return Encoding(pa.string(), _decode_hex, lambda texts: pc.is_in(texts, kept))
+    both = pa.array([base64.b64encode(raw).decode(), raw.decode()])
     return Encoding(pa.string(), _decode_base64, lambda texts: pc.is_in(texts, both))
 
 
+def _decode_hex(texts: pa.Array) -> pa.Array:
+    """Decode hexadecimal digits, all texts at once."""
+    if not pc.all(pc.match_substring_regex(texts, _HEX), min_count=0).as_py():
+        raise pa.ArrowInvalid("a text that is not hexadecimal")
+    known = pc.fill_null(texts, "")
+    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(known)], known), "")[0].as_py()
+    sizes = pc.binary_length(known).to_numpy().astype(np.int64) // 2
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bytes.fromhex(joined))]
+    found = pa.Array.from_buffers(pa.binary(), len(texts), buffers)
+    return pc.if_else(texts.is_valid(), found, pa.scalar(None, pa.binary()))
+
+
+_HEX = r"^(?:[0-9A-Fa-f]{2})*$"
 _decode_base64: Convert = build_form(pa.binary(), JsonRules()).convert
 
 
@@ -259,7 +299,7 @@ def _from_unscaled(texts: pa.Array, scale: int, kind: pa.DataType) -> pa.Array:
 
 
 def _from_scaled_objects(objects: pa.StructArray, kind: pa.DataType) -> pa.Array:
-    """Convert objects with a scale each to decimals or to texts."""
+    """Convert objects with a scale each to decimals."""
     texts, scales = objects.field("value"), objects.field("scale")
     valid = objects.is_valid()
     if pc.any(pc.and_(valid, pc.or_(texts.is_null(), scales.is_null()))).as_py():
@@ -275,13 +315,42 @@ def _from_scaled_objects(objects: pa.StructArray, kind: pa.DataType) -> pa.Array
     return pa.concat_arrays(parts or [pa.array([], kind)]).take(pa.array(order))
 
 
+def _format_scaled_objects(objects: pa.StructArray) -> pa.Array:
+    """Format objects with a scale each as texts of all digits, as the database shows them.
+
+    They may have thousands of digits, so that only Python has the numbers.
+    """
+    pairs = zip(objects.field("scale").to_pylist(), objects.field("value").to_pylist(), strict=True)
+    valid = objects.is_valid().to_pylist()
+    found = [
+        _format_scaled(*pair) if is_there else None
+        for pair, is_there in zip(pairs, valid, strict=True)
+    ]
+    return pa.array(found, pa.string())
+
+
+def _format_unscaled(texts: pa.Array, scale: int) -> pa.Array:
+    return pa.array(
+        [None if text is None else _format_scaled(scale, text) for text in texts.to_pylist()],
+        pa.string(),
+    )
+
+
+def _format_scaled(scale: int | None, value: str | None) -> str:
+    if scale is None or value is None or abs(scale) > _MOST_SCALE:
+        raise pa.ArrowInvalid("an object without a scale and a value")
+    number = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
+    if scale <= 0:
+        return str(number * 10**-scale)
+    digits = str(abs(number)).rjust(scale + 1, "0")
+    return f"{'-' if number < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
+
+
 def _rescale(unscaled: pa.Array, scale: int, kind: pa.DataType) -> pa.Array:
     """Return decimals of a type; digits that it does not have are an error."""
     if not -_MOST_BYTES <= scale <= 38:  # noqa: PLR2004  digits of a decimal of 16 bytes
         raise pa.ArrowInvalid("a scale that no decimal has")
     whole = pa.Array.from_buffers(pa.decimal128(38, scale), len(unscaled), unscaled.buffers())
-    if pa.types.is_string(kind):
-        return whole.cast(kind)
     return whole.cast(pa.decimal256(76, max(scale, kind.scale))).cast(kind)
 
 
@@ -331,7 +400,8 @@ def _build_time_text(kind: pa.DataType) -> Encoding:
     if pa.types.is_time(kind):
         return Encoding(pa.string(), lambda texts: _parse_times(texts, kind))
     form = build_form(kind, JsonRules())
-    if pa.types.is_timestamp(kind) and kind.tz is None:
+    # The mode ``isostring`` writes all of them with a zone, which is UTC.
+    if pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
         return Encoding(
             form.read, lambda texts: form.convert(pc.replace_substring_regex(texts, r"Z$", ""))
         )

@@ -12,6 +12,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from krishiv_spark.arrow.column_text import parse_fields
 from krishiv_spark.changes.encodings import PLACEHOLDER, TimeUnit, ValueRules
 from krishiv_spark.errors import OptionError
+from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.options import Options
 
 __all__ = ["ChangeOptions"]
@@ -75,6 +76,12 @@ class ChangeOptions(Options):
         "Debezium's `decimal.handling.mode`: `precise` is base64 of the digits, to which the "
         "column's scale applies, and `string` is the number.",
     )
+    binary_format: Literal["base64", "hex"] = Field(
+        default="base64",
+        validation_alias=AliasChoices("binaryFormat", "binary_format"),
+        description="Form of the texts in BINARY columns: `base64`, which is also that of "
+        "Debezium's `binary.handling.mode` = `bytes`, or `hex`.",
+    )
     time_units: TimeUnits = Field(
         default={},
         validation_alias=AliasChoices("timeUnits", "time_units"),
@@ -112,13 +119,29 @@ class ChangeOptions(Options):
     def value_rules(self) -> ValueRules:
         """The rules for values that JSON does not determine."""
         return ValueRules(
-            self.decimal_format, dict(self.time_units), placeholder=self.unavailable_placeholder
+            self.decimal_format,
+            self.binary_format,
+            dict(self.time_units),
+            placeholder=self.unavailable_placeholder,
         )
 
     @property
     def declared_columns(self) -> pa.Schema | None:
         """The columns of `tableSchema`; None if it is not given."""
         return pa.schema(list(self.table_schema)) if self.table_schema else None
+
+    def check_units(self, columns: pa.Schema, format_name: str) -> None:
+        """Refuse units of columns that the table does not have.
+
+        Raises:
+            OptionError: If there is such a column.
+        """
+        for name in self.time_units:
+            if name and name not in columns.names:
+                hint = did_you_mean(name, columns.names, f"there are {', '.join(columns.names)}")
+                raise OptionError(
+                    f"{format_name}: 'timeUnits' names {name!r}, which is no column; {hint}"
+                )
 
     def check_records(self, records: pa.Schema, format_name: str) -> None:
         """Refuse rows that are not records of Kafka.

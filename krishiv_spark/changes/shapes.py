@@ -103,13 +103,15 @@ def examine(found: Mapping[str, Any], columns: pa.Schema, keys: Sequence[str]) -
     """
     operation = found.get("op")
     if isinstance(operation, str) and isinstance(found.get("source"), Mapping):
-        row = found.get("after") or {}
-        if not isinstance(row, Mapping):
-            raise UnreadableRecord("has a field 'after' that is not an object")
+        before, after = (found.get(name) or {} for name in ("before", "after"))
+        if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+            raise UnreadableRecord("has a field 'before' or 'after' that is not an object")
+        # A delete has its key in 'before' only; other values there may be null for unknown ones.
+        row = {**{name: before.get(name) for name in keys}, **after}
         return Shape("envelope", _find_kinds(row, columns), {})
     if {"ts_ms"} <= found.keys() <= _CLOCKS or (found.keys() >= _OF_DDL and "source" in found):
         return None
-    if found.keys() >= _OF_TRANSACTION and found["status"] in {"BEGIN", "END"}:
+    if found.keys() >= _OF_TRANSACTION and found["status"] in ("BEGIN", "END"):
         return None
     if not all(name in found for name in keys):
         raise UnreadableRecord(

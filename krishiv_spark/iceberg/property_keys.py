@@ -23,6 +23,7 @@ __all__ = [
     "NO_EPOCH",
     "OFFSETS_PREFIX",
     "PARENT_KEY",
+    "POSITION_KEY",
     "QUERY_KEY",
     "UPSERT_KEY",
     "UPSERT_KEY_PREFIX",
@@ -52,6 +53,10 @@ DIGEST_PREFIX = "krishiv.plan."
 
 OFFSETS_PREFIX = "krishiv.offsets."
 """Likewise: that number, and the offset of each source at the end of the epoch, as JSON."""
+
+POSITION_KEY = "krishiv.change-position"
+"""Key in summaries of snapshots: the highest position of a database's log among all changes so far,
+by partition of the topic, as JSON."""
 
 MERGE_MODE = "write.merge.mode"
 """Iceberg's table property: whether a MERGE, here an upsert, writes delete files."""

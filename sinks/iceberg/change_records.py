@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from krishiv_spark.arrow.compute import pc
 from krishiv_spark.changes.debezium import DebeziumDecoder, DebeziumRules
 from krishiv_spark.sinks.iceberg.upsert_staging import (
     DELETES,
-    INSERTS,
     KEPT,
     ORDER,
+    PARTITION,
+    POSITION,
     ChangeDecoder,
 )
 
@@ -38,7 +40,8 @@ def create_decoder(options: IcebergSinkOptions) -> ChangeDecoder:
         further = {
             DELETES: found.deletes,
             KEPT: found.kept,
-            INSERTS: found.inserts,
+            POSITION: found.positions,
+            PARTITION: _name_partitions(batch).take(pa.array(found.records)),
             ORDER: _number_records(batch, found.records),
         }
         rows = found.rows
@@ -54,6 +57,14 @@ def _number_records(batch: pa.RecordBatch, records: np.ndarray[Any, Any]) -> pa.
     if "offset" not in batch.schema.names:
         return pa.nulls(len(records), pa.int64())
     return batch.column("offset").cast(pa.int64()).take(pa.array(records))
+
+
+def _name_partitions(batch: pa.RecordBatch) -> pa.Array:
+    """Return the partition of each record, as ``topic-0``; null if that is not known."""
+    if not {"topic", "partition"} <= set(batch.schema.names):
+        return pa.nulls(len(batch), pa.string())
+    topics, numbers = batch.column("topic"), batch.column("partition").cast(pa.string())
+    return pc.binary_join_element_wise(topics.cast(pa.string()), numbers, "-")
 
 
 def _locate(batch: pa.RecordBatch, row: int) -> str:

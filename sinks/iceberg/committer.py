@@ -365,7 +365,8 @@ class EpochCommit:
     ) -> None:
         parent = transaction.table_metadata.current_snapshot_id
         lineage = {} if parent is None else {PARENT_KEY: str(parent)}
-        summary = {**progress.summary, **epoch_properties.to_summary(self._epoch), **lineage}
+        own = epoch_properties.to_summary(self._epoch)
+        summary = {**progress.summary, **changes.summary, **own, **lineage}
         summary |= self._lost.summary
         merge = self._options.merge_manifests
         EpochSnapshot(transaction, summary, changes, merge=merge).commit()

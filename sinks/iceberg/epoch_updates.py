@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import CommitRejected
@@ -76,11 +76,13 @@ class SnapshotChanges:
         removed: Data files and delete files of the table.
         deletes: Files that delete rows of data files by their positions, durable and in no manifest
             of the table; each has the partition spec of its data files.
+        summary: Further entries of the snapshot's summary.
     """
 
     added: Sequence[DataFile]
     removed: Sequence[DataFile] = ()
     deletes: Sequence[DataFile] = ()
+    summary: Mapping[str, str] = field(default_factory=dict)
 
 
 class EpochUpdate(ABC):

@@ -4,13 +4,17 @@ A database does not send a large value that a change has not touched: the event 
 The value is that of the newest earlier change of the key in the same epoch, and otherwise that of
 the table. It is looked up for each attempt to commit, since another writer may change the row.
 
-An update of a row that neither has changes nothing. It is an event that Debezium repeats after a
-restart, and the delete of the row, which was applied before, follows it. An insert without a value
-is the second half of a changed key, whose value only the database still has.
+A changed key is a delete of the old one and an insert of the new one, at one position of the
+database's log. The values that the insert keeps are those of the old key's row before the delete.
+
+If neither has the row, the event is one of two. Debezium repeats events after a restart, and if an
+epoch has had events of this position of the log, the row was deleted since: the event changes
+nothing, and its delete follows. Otherwise the value is lost, and the epoch is refused.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,12 +26,14 @@ from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.iceberg.property_keys import POSITION_KEY
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.upsert_staging import (
     DELETES,
-    INSERTS,
     KEPT,
+    PARTITION,
+    POSITION,
     EpochChanges,
     IncompleteRows,
     filter_rows,
@@ -36,15 +42,18 @@ from krishiv_spark.sinks.iceberg.upsert_staging import (
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["complete_upserts"]
+__all__ = ["complete_upserts", "read_positions", "write_positions"]
 
 _log = logging.getLogger(__name__)
 _ROW, _STORED = "_krishiv_row", "_krishiv_stored"
 _MOST_TEXT = 60
+_MOST_PARTITIONS = 200
 
-_NONE, _IN_TABLE = -1, -2
-"""Instead of the change that has a value: the key was deleted before, or no change has one."""
+_NONE = -1
+"""Instead of the change that has a value: no change has it, since the key was deleted before. Lower
+numbers are keys whose row in the table has it, see `_in_table`."""
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
@@ -70,39 +79,44 @@ def complete_upserts(
         [field.with_nullable(nullable=True) for field in to_arrow_columns(table.schema())]
     )
     rows = pa.Table.from_batches([_conform(one, columns) for one in found.rows.to_batches()])
-    winners = np.flatnonzero(np.diff(found.groups, append=-1))
-    last = rows.take(pa.array(winners))
-    sources = {name: _find_sources(found, keeps) for name, keeps in _list_kept(found).items()}
-    of_last = {name: source[winners] for name, source in sources.items()}
-    needed = np.any([source == _IN_TABLE for source in of_last.values()], axis=0)
-    stored, places = _read_stored(table, last, keys, needed)
+    is_last = np.diff(found.groups, append=-1) != 0
+    winners = np.flatnonzero(is_last & found.is_wanted)
+    last, kept = rows.take(pa.array(winners)), _list_kept(found)
+    before = _find_rows_before(found)
+    states = [before, _follow_moves(found, before)]
+    sources = {
+        name: [_find_sources(keeps, state)[winners] for state in states]
+        for name, keeps in kept.items()
+    }
+    stored, places = _read_stored(table, rows, found.groups, keys, sources)
     is_missing = np.zeros(len(winners), np.bool_)
-    for name, source in of_last.items():
-        spots = np.where(source == _IN_TABLE, np.where(places < 0, -1, places + len(rows)), source)
+    is_repeated = _are_applied(table, found, winners)
+    for name, (own, moved) in sources.items():
+        spots = _locate_values(own, places, len(rows))
+        spots = np.where(spots < 0, _locate_values(moved, places, len(rows)), spots)
         both = pa.chunked_array([*rows[name].chunks, *stored[name].chunks], rows[name].type)
         values = both.take(pa.array(np.maximum(spots, 0), mask=spots < 0))
         last = last.set_column(last.column_names.index(name), last.field(name), values)
         is_missing |= spots < 0
-        is_new = (spots < 0) & _follow_insert(found, winners)
-        if is_new.any() and not missing_is_null:
-            raise _to_rejection(last, int(np.flatnonzero(is_new)[0]), name, keys)
-    yield from _drop_unknown_updates(last, is_missing & ~_follow_insert(found, winners), keys)
+        refused = np.flatnonzero((spots < 0) & ~is_repeated)
+        if len(refused) and not missing_is_null:
+            raise _to_rejection(last, int(refused[0]), name, keys)
+    yield from _drop_repeated(last, is_missing & is_repeated, keys)
 
 
-def _drop_unknown_updates(
-    rows: pa.Table, is_unknown: Flags, keys: Sequence[str]
+def _drop_repeated(
+    rows: pa.Table, are_repeated: Flags, keys: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    if is_unknown.any():
-        key = _describe_key(rows, int(np.flatnonzero(is_unknown)[0]), keys)
+    if are_repeated.any():
+        key = _describe_key(rows, int(np.flatnonzero(are_repeated)[0]), keys)
         _log.warning(
-            "%s: %d updates without some values are of rows that the table does not have, the "
-            "first of the row with %s, and change nothing. After a restart of Debezium such events "
-            "are repeated ones; otherwise the mirror has begun without a snapshot",
+            "%s: %d events that leave out values change nothing, the first of the row with %s: "
+            "they are repeated ones, and the row was deleted since",
             FORMAT,
-            int(is_unknown.sum()),
+            int(are_repeated.sum()),
             key,
         )
-        rows = rows.filter(pa.array(~is_unknown))
+        rows = rows.filter(pa.array(~are_repeated))
     yield from rows.to_batches()
 
 
@@ -123,40 +137,108 @@ def _list_kept(found: IncompleteRows) -> Mapping[str, Flags]:
     return result
 
 
-def _find_sources(found: IncompleteRows, keeps: Flags) -> Numbers:
-    """Return for each change the change of its key that has the value of one column.
-
-    Without one, the value is `_IN_TABLE`; after a delete in the epoch there is `_NONE`.
-    """
-    newest = np.maximum.accumulate(np.where(keeps, -1, np.arange(len(keeps))))
-    at = np.maximum(newest, 0)
-    is_own = (newest >= 0) & (found.groups[at] == found.groups)
-    is_deleted = found.rows[DELETES].to_numpy()[at]
-    return np.where(is_own, np.where(is_deleted, _NONE, newest), _IN_TABLE)
+def _in_table(group: Numbers) -> Numbers:
+    """Return the number that stands for the row of a key in the table; its own inverse."""
+    return -2 - group
 
 
-def _follow_insert(found: IncompleteRows, winners: Numbers) -> Flags:
-    """Return whether an insert is among the changes of each key after its last delete."""
+def _find_rows_before(found: IncompleteRows) -> Numbers:
+    """Return for each change the change that has made its row before."""
     rows = np.arange(len(found.groups))
-    starts = np.r_[True, found.groups[1:] != found.groups[:-1]] | found.rows[DELETES].to_numpy()
-    begins = np.maximum.accumulate(np.where(starts, rows, 0))
-    counts = np.cumsum(found.rows[INSERTS].to_numpy().astype(np.int64))
-    before = np.r_[0, counts][begins]
-    result: Flags = (counts - before)[winners] > 0
-    return result
+    is_first = np.diff(found.groups, prepend=-1) != 0
+    follows_delete = np.r_[False, found.rows[DELETES].to_numpy()[:-1]]
+    return np.where(is_first, _in_table(found.groups), np.where(follows_delete, _NONE, rows - 1))
+
+
+def _follow_moves(found: IncompleteRows, before: Numbers) -> Numbers:
+    """Return the same, where the row of an insert is that of its old key before the delete."""
+    positions = found.rows[POSITION].combine_chunks()
+    valid = positions.is_valid().to_numpy(zero_copy_only=False)
+    numbers = np.asarray(pc.fill_null(positions, 0))
+    left = np.flatnonzero(found.rows[DELETES].to_numpy() & valid)
+    arrived = found.rows[KEPT].is_valid().to_numpy() & valid
+    if not len(left) or not arrived.any():
+        return before
+    # The first of repeated deletes: after it, the old key has no row.
+    first = left[np.unique(numbers[left], return_index=True)[1]]
+    spots = np.minimum(np.searchsorted(numbers[first], numbers), len(first) - 1)
+    is_moved = arrived & (numbers[first[spots]] == numbers)
+    return np.where(is_moved, before[first[spots]], before)
+
+
+def _find_sources(keeps: Flags, before: Numbers) -> Numbers:
+    """Return for each change the change that has the value of one column.
+
+    Args:
+        keeps: For each change, whether it keeps the value.
+        before: For each change, the change that has made its row before.
+    """
+    found = np.where(keeps, before, np.arange(len(keeps)))
+    # Each round follows twice as many steps; events that name each other in a circle end, too.
+    for _ in range(len(keeps).bit_length() + 1):
+        found = np.where(found >= 0, found[np.maximum(found, 0)], found)
+    return np.where((found >= 0) & keeps[np.maximum(found, 0)], _NONE, found)
+
+
+def _locate_values(source: Numbers, places: Numbers, count: int) -> Numbers:
+    """Return the row of each value, where the table's rows follow the changes; -1 for none."""
+    in_table = source < _NONE
+    group = np.where(in_table, _in_table(source), 0)
+    stored = places[group]
+    return np.where(in_table, np.where(stored < 0, -1, stored + count), source)
+
+
+def read_positions(metadata: TableMetadata) -> dict[str, int]:
+    """Return the highest position of the database's log that the table has, by partition.
+
+    A topic's partitions are not read at one speed, so a position of one says nothing of another.
+    """
+    positions: dict[str, int] = {}
+    for snapshot in metadata.snapshots:
+        text = None if snapshot.summary is None else snapshot.summary.get(POSITION_KEY)
+        try:
+            found = json.loads(text or "{}")
+            for partition, position in found.items():
+                positions[partition] = max(positions.get(partition, 0), int(position))
+        except (ValueError, TypeError, AttributeError):  # of another program
+            continue
+    return positions
+
+
+def write_positions(metadata: TableMetadata, positions: Mapping[str, int]) -> dict[str, str]:
+    """Return the entry for the summary of an epoch with these positions; none if it is too long."""
+    known = read_positions(metadata)
+    every = {
+        name: max(known.get(name, 0), positions.get(name, 0)) for name in {**known, **positions}
+    }
+    if not every or len(every) > _MOST_PARTITIONS:
+        return {}
+    return {POSITION_KEY: json.dumps(every, separators=(",", ":"), sort_keys=True)}
+
+
+def _are_applied(table: Table, found: IncompleteRows, winners: Numbers) -> Flags:
+    """Return whether an earlier epoch has had the position of the last change of each key."""
+    newest = read_positions(table.metadata)
+    last = found.rows.take(pa.array(winners))
+    pairs = zip(last[PARTITION].to_pylist(), last[POSITION].to_pylist(), strict=True)
+    return np.array([at is not None and at <= newest.get(one, -1) for one, at in pairs], np.bool_)
 
 
 def _read_stored(
-    table: Table, rows: pa.Table, keys: Sequence[str], needed: Flags
+    table: Table,
+    rows: pa.Table,
+    groups: Numbers,
+    keys: Sequence[str],
+    sources: Mapping[str, Sequence[Numbers]],
 ) -> tuple[pa.Table, Numbers]:
-    """Return the table's rows of the keys that need one, and for each row its place among them."""
-    places = np.full(rows.num_rows, -1, np.int64)
-    empty = rows.slice(0, 0)
+    """Return the table's rows that have a value, and by number of a key its place among them."""
+    places = np.full(int(groups.max()) + 1, -1, np.int64)
+    every = np.concatenate([one for pair in sources.values() for one in pair])
+    needed = np.isin(groups, _in_table(every[every < _NONE])) & (np.diff(groups, prepend=-1) != 0)
     if not needed.any():
-        return empty, places
-    own = list(keys)
-    wanted = to_sortable(rows.select(own)).append_column(_ROW, pa.array(np.arange(len(places))))
-    wanted = wanted.filter(pa.array(needed))
+        return rows.slice(0, 0), places
+    own, first = list(keys), rows.filter(pa.array(needed))
+    wanted = to_sortable(first.select(own)).append_column(_ROW, pa.array(groups[needed]))
     lookup = RowLookup(table, keys)
     pieces: list[pa.RecordBatch] = []
     for task in lookup.plan_candidates(wanted.select(own)):
@@ -164,7 +246,7 @@ def _read_stored(
         if flags is not None:
             pieces.extend(filter_rows(lookup.read(task), flags))
     if not pieces:
-        return empty, places
+        return rows.slice(0, 0), places
     stored = pa.Table.from_batches([_conform(piece, rows.schema) for piece in pieces])
     numbered = to_sortable(stored.select(own))
     numbered = numbered.append_column(_STORED, pa.array(np.arange(stored.num_rows)))
@@ -179,9 +261,10 @@ def _describe_key(rows: pa.Table, row: int, keys: Sequence[str]) -> str:
 
 def _to_rejection(rows: pa.Table, row: int, name: str, keys: Sequence[str]) -> CommitRejected:
     return CommitRejected(
-        f"{FORMAT}: the event of the new row with {_describe_key(rows, row, keys)} leaves out the "
-        f"value of column {name!r}: the key of a row was changed, and the value was not. Nothing "
-        "was committed. Run ALTER TABLE ... REPLICA IDENTITY FULL in the database, so that later "
-        "events have all values; to continue with this one, set 'missingValues' = 'null' and "
-        "correct the row afterwards"
+        f"{FORMAT}: the event of the row with {_describe_key(rows, row, keys)} leaves out the "
+        f"unchanged value of column {name!r}, and neither the table nor the epoch has this row. "
+        "Nothing was committed. The topic does not begin with a snapshot, or is compacted; or the "
+        "key of the row was changed, and the delete of the old key came in another epoch. Let the "
+        "database send all values (in PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL); to "
+        "continue with this event, set 'missingValues' = 'null' and correct the row afterwards"
     )

@@ -231,9 +231,10 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
             raise ValueError("'changeFormat' requires 'mode' = 'upsert'")
         if self.change_format is None and self.table_schema:
             raise ValueError("'tableSchema' requires 'changeFormat'")
-        if self.change_format is not None and self.op_column is not None:
+        if self.change_format is not None and (self.op_column or self.order_column):
             raise ValueError(
-                "'opColumn' contradicts 'changeFormat', whose events have their operation"
+                "'opColumn' and 'orderColumn' contradict 'changeFormat', whose events have their "
+                "operation and their order"
             )
         if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):
             raise ValueError("'keyColumns', 'opColumn' and 'orderColumn' require 'mode' = 'upsert'")

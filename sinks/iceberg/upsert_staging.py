@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -47,9 +47,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DELETES",
-    "INSERTS",
     "KEPT",
     "ORDER",
+    "PARTITION",
+    "POSITION",
     "ChangeDecoder",
     "EpochChanges",
     "IncompleteRows",
@@ -71,11 +72,12 @@ _UPSERT_OPS = pa.array(
 DELETES = "_krishiv_delete"
 """Name of the column of staged changes that marks deletes."""
 
-KEPT, INSERTS, ORDER = "_krishiv_kept", "_krishiv_insert", "_krishiv_order"
-"""Further columns of staged change data: the names of the columns whose values remain, the flag of
-rows that were new in the database, and the order of the records."""
+KEPT, POSITION = "_krishiv_kept", "_krishiv_position"
+PARTITION, ORDER = "_krishiv_partition", "_krishiv_order"
+"""Further columns of staged change data: the names of the columns whose values remain, the position
+in the database's log, and the partition and the offset of the record."""
 
-_FURTHER = (DELETES, KEPT, INSERTS, ORDER)
+_FURTHER = (DELETES, KEPT, POSITION, PARTITION, ORDER)
 
 _MAX_TEXT = 60
 _MAX_COLUMNS = 5
@@ -106,7 +108,7 @@ class UpsertSpec:
         if not options.key_columns:
             raise OptionError(f"{FORMAT}: 'mode' = 'upsert' needs the option 'keyColumns'")
         if options.change_format is not None:
-            return cls(options.key_columns, None, options.order_column or ORDER)
+            return cls(options.key_columns, None, ORDER)
         return cls(options.key_columns, options.op_column, options.order_column)
 
     def check(self, rows: pa.Schema) -> None:
@@ -255,15 +257,18 @@ def _fit_changes(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class IncompleteRows:
-    """The changes of some keys in their order, the last of each being an upsert that keeps values.
+    """The changes of some keys in their order, and of the keys that their rows had before.
 
     Attributes:
         rows: The changes, with further columns; those of one key are next to each other.
-        groups: For each change, the number of its key: 0, 1, ...
+        groups: For each change, the number of its key, ascending.
+        is_wanted: For each change, whether the last change of its key is an upsert that keeps
+            values. Otherwise the key is one that a row had before.
     """
 
     rows: pa.Table
     groups: np.ndarray[Any, Any]
+    is_wanted: np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -274,22 +279,60 @@ class _LastChanges:
         keys: The keys, each once.
         stays: For each change, whether it is the last of its key, an upsert, and has all values.
         ranks: For each change, its place in the order of all changes.
-        groups: The changes of the keys whose last upsert keeps values: `_ROW` and `_GROUP`.
+        groups: For each change, the number of its key; -1 for keys that are complete. Empty if all
+            keys are complete.
+        wanted: Numbers of the keys whose last upsert keeps values.
+        positions: The highest position of the database's log by partition of the topic.
     """
 
     keys: pa.Table
     stays: np.ndarray[Any, Any]
     ranks: np.ndarray[Any, Any]
-    groups: pa.Table
+    groups: np.ndarray[Any, Any]
+    wanted: np.ndarray[Any, Any]
+    positions: Mapping[str, int]
 
 
-def _number_groups(keys: pa.Table, chosen: np.ndarray[Any, Any]) -> pa.Table:
-    """Return the rows with one of the chosen keys, which are distinct, and the key's number."""
+_NO_NUMBERS = np.empty(0, np.int64)
+
+
+def _number_keys(rows: pa.Table, keys: pa.Table) -> np.ndarray[Any, Any]:
+    """Return for each row the number of its key among distinct keys."""
     own = keys.column_names
-    wanted = keys.filter(pa.array(chosen))
-    wanted = wanted.append_column(_GROUP, pa.array(np.arange(wanted.num_rows)))
-    rows = keys.append_column(_ROW, pa.array(np.arange(keys.num_rows)))
-    return rows.join(wanted, own, join_type="inner").select([_ROW, _GROUP])
+    numbered = keys.append_column(_GROUP, pa.array(np.arange(keys.num_rows)))
+    found = rows.select(own).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+    joined = found.join(numbered, own, join_type="inner")
+    groups = np.empty(rows.num_rows, np.int64)
+    groups[joined[_ROW].to_numpy()] = joined[_GROUP].to_numpy()
+    return groups
+
+
+def _find_earlier_keys(
+    changes: pa.Table, groups: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """Return flags by number of key: those wanted, and those that their rows had before.
+
+    A changed key is a delete and an insert at one position of the database's log.
+    """
+    chosen = np.zeros(int(groups.max()) + 1, bool)
+    chosen[wanted] = True
+    moved = changes[KEPT].is_valid().to_numpy()
+    positions = changes[POSITION].combine_chunks()
+    deletes = changes[DELETES].to_numpy() & changes[POSITION].is_valid().to_numpy()
+    while moved.any():
+        arrived = positions.filter(pa.array(moved & chosen[groups])).drop_null()
+        left = deletes & np.asarray(pc.is_in(positions, pc.unique(arrived)))
+        if chosen[groups[left]].all():
+            break
+        chosen[groups[left]] = True
+    return chosen
+
+
+def _find_positions(changes: pa.Table) -> Mapping[str, int]:
+    known = changes.select([PARTITION, POSITION]).drop_null()
+    found = known.group_by(PARTITION).aggregate([(POSITION, "max")])
+    pairs = zip(found[PARTITION].to_pylist(), found[f"{POSITION}_max"].to_pylist(), strict=True)
+    return dict(pairs)
 
 
 def _drop_further(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -318,7 +361,12 @@ class EpochChanges:
     @property
     def has_incomplete(self) -> bool:
         """True if the last upsert of a key keeps values, which `read_upserts` does not return."""
-        return bool(self._last.groups.num_rows)
+        return bool(len(self._last.wanted))
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """The highest position of the database's log among the changes, by partition."""
+        return self._last.positions
 
     def read_upserts(self) -> Iterator[pa.RecordBatch]:
         """Read the last upsert of each key that is not deleted and has all values."""
@@ -327,19 +375,18 @@ class EpochChanges:
 
     def read_incomplete(self) -> IncompleteRows:
         """Read all changes of keys whose last upsert keeps values; they must fit into memory."""
-        groups, ranks = self._last.groups, self._last.ranks
-        flags = np.zeros(len(ranks), bool)
-        flags[groups[_ROW].to_numpy()] = True
-        rows = pa.Table.from_batches(filter_rows(self._read_batches(), flags))
-        by_row = groups.take(pc.sort_indices(groups[_ROW]))
-        number = by_row[_GROUP].to_numpy()
-        order = np.lexsort((ranks[by_row[_ROW].to_numpy()], number))
-        return IncompleteRows(rows.take(pa.array(order)), number[order])
+        last = self._last
+        chosen = last.groups >= 0
+        rows = pa.Table.from_batches(filter_rows(self._read_batches(), chosen))
+        groups, ranks = last.groups[chosen], last.ranks[chosen]
+        order = np.lexsort((ranks, groups))
+        is_wanted = np.isin(groups[order], last.wanted)
+        return IncompleteRows(rows.take(pa.array(order)), groups[order], is_wanted)
 
     @cached_property
     def _last(self) -> _LastChanges:
         names = [*self._upsert_spec.keys, *filter(None, [self._upsert_spec.order]), DELETES]
-        names += [KEPT] if self._has_kept() else []
+        names += [KEPT, POSITION, PARTITION] if self._are_records() else []
         # The order column may be a key column.
         read = pa.Table.from_batches(self._read_batches(list(dict.fromkeys(names))))
         changes = to_sortable(read)
@@ -352,14 +399,24 @@ class EpochChanges:
         stays = np.zeros(len(by_rank), bool)
         stays[by_rank[last[f"{_RANK}_max"].to_numpy()]] = True
         stays &= ~changes[DELETES].to_numpy()
-        groups = pa.table({_ROW: pa.array([], pa.int64()), _GROUP: pa.array([], pa.int64())})
+        groups = wanted = _NO_NUMBERS
+        positions: Mapping[str, int] = {}
         if KEPT in changes.column_names:
+            positions = _find_positions(changes)
             keeps = stays & changes[KEPT].is_valid().to_numpy()
             stays &= ~keeps
-            groups = _number_groups(changes.select(own), keeps) if keeps.any() else groups
-        return _LastChanges(last.select(own), stays, ranks, groups)
+            if keeps.any():
+                groups = _number_keys(changes, last.select(own))
+                wanted = groups[keeps]
+                chosen = _find_earlier_keys(changes, groups, wanted)
+                # A tombstone has no position, and its delete is another change, or was one.
+                is_redundant = changes[DELETES].to_numpy() & changes[POSITION].is_null().to_numpy()
+                is_redundant &= POSITION in self._list_orders(changes)
+                groups = np.where(chosen[groups] & ~is_redundant, groups, -1)
+        return _LastChanges(last.select(own), stays, ranks, groups, wanted, positions)
 
-    def _has_kept(self) -> bool:
+    def _are_records(self) -> bool:
+        """Return True if the changes were records of change data."""
         if not self._paths:
             return False
         with self._io.new_input(self._paths[0]).open() as stream:
@@ -368,12 +425,26 @@ class EpochChanges:
     def _sort_changes(self, changes: pa.Table) -> np.ndarray[Any, Any]:
         """Return the indices of changes by order, then index: the winner of a key is last."""
         indices = np.arange(changes.num_rows)
-        if self._upsert_spec.order is None:
+        orders = [changes[name] for name in self._list_orders(changes)]
+        if not orders:
             return indices
-        order = changes[self._upsert_spec.order]
-        valid = pc.cast(pc.is_valid(order), pa.int8())  # null is lower than every value
-        rising = [(column, "ascending") for column in (valid, order, pa.array(indices))]
-        return np.asarray(sort_indices(rising))
+        rising: list[tuple[Any, str]] = []
+        for order in orders:
+            valid = pc.cast(pc.is_valid(order), pa.int8())  # null is lower than every value
+            rising += [(valid, "ascending"), (order, "ascending")]
+        return np.asarray(sort_indices([*rising, (pa.array(indices), "ascending")]))
+
+    def _list_orders(self, changes: pa.Table) -> list[str]:
+        """Return the columns by which the later one of two changes of a key is known.
+
+        Offsets of several partitions are not comparable, and a key may be in two of them after a
+        topic got more partitions. So positions of the database's log come first, if each upsert
+        has one.
+        """
+        if self._upsert_spec.order != ORDER:
+            return [] if self._upsert_spec.order is None else [self._upsert_spec.order]
+        has_position = pc.or_(changes[POSITION].is_valid(), changes[DELETES])
+        return [POSITION, ORDER] if pc.all(has_position, min_count=0).as_py() else [ORDER]
 
     def _read_batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Read all changes in a fixed order."""

@@ -13,6 +13,7 @@ import contextlib
 import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -154,6 +155,11 @@ class UpsertUpdate(EpochUpdate):
             self._changes = EpochChanges(table.io, paths, self._upsert_spec)
         with _reject_arrow_errors(self._epoch):
             made = self._plan_files(table, self._changes)
+            if self._changes.positions:
+                from krishiv_spark.sinks.iceberg.kept_values import write_positions
+
+                summary = write_positions(table.metadata, self._changes.positions)
+                made = replace(made, summary=summary)
         self._used = {file.file_path for file in (*made.added, *made.deletes)}
         return made
 

@@ -129,6 +129,7 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         if self.options.change_format is not None:
             columns = self._find_columns()
             upsert_spec.check(columns)
+            self.options.check_units(columns, FORMAT)
             return columns
         upsert_spec.check(self.schema)
         return upsert_spec.without_op(self.schema)

@@ -90,6 +90,12 @@ EACH_FORM = [
     ),
     (pa.date32(), 19782, {}, DAY),
     (pa.date32(), "2024-02-29", {}, DAY),
+    (pa.date32(), "2024-02-29Z", {}, DAY),
+    (pa.binary(), "00Ff", {"binaries": "hex"}, b"\x00\xff"),
+    (pa.string(), write_scaled(Decimal(10**45)), {}, str(10**45)),
+    (pa.string(), write_scaled(Decimal("-1e-50")), {}, f"-0.{'0' * 49}1"),
+    (pa.string(), {"scale": -2, "value": "DA=="}, {}, "1200"),
+    (pa.string(), {"scale": 20, "value": "AA=="}, {}, f"0.{'0' * 20}"),
     (MICROS, micros(TIME), {}, TIME),
     (MICROS, micros(LONG_AGO), {}, LONG_AGO),
     (MICROS, micros(TIME) // 1000, {"units": {"x": "ms"}}, TIME.replace(microsecond=123000)),
@@ -128,6 +134,8 @@ PLACEHOLDERS = [
     (pa.list_(pa.int64()), list(RAW)),
     (pa.list_(pa.string()), [str(uuid.UUID(bytes=hashlib.md5(RAW).digest(), version=3))]),
     (pa.map_(pa.string(), pa.string()), {PLACEHOLDER: PLACEHOLDER}),
+    (pa.string(), f'{{"{PLACEHOLDER}":"{PLACEHOLDER}"}}'),  # an hstore, by default
+    (pa.string(), base64.b64encode(RAW).decode()),
 ]
 
 
@@ -150,6 +158,7 @@ WRONG = [
     (pa.decimal128(12, 2), write_scaled(Decimal("1.255")), "cannot be read as decimal"),
     (pa.decimal128(12, 2), "", "cannot be read as decimal"),
     (pa.binary(), "?", "cannot be read as binary"),
+    (pa.float32(), 1e300, "cannot be read as float"),
     # PostgreSQL's infinity, and a day after the year 9999.
     (MICROS, 9223371331200000000, "cannot be read as timestamp"),
     (pa.date32(), 2_932_897, "cannot be read as date32"),
@@ -163,7 +172,7 @@ def test_a_value_that_does_not_fit_names_its_record_and_column(kind, value, reas
     bad = write_event("c", None, {"id": 2, "x": value})
     with pytest.raises(SchemaError, match=reason) as caught:
         decode(columns, good, good, bad, good)
-    assert "t-0 at offset 2" in str(caught.value) or "'x'" in str(caught.value)
+    assert str(caught.value).startswith("t-0 at offset ")
 
 
 def test_operations_are_upserts_and_deletes_in_their_order():
@@ -211,6 +220,14 @@ def test_an_update_with_another_key_before_deletes_the_old_one():
         (False, 2),
         (False, 2),
     ]
+
+
+def test_a_delete_whose_record_has_another_key_is_refused():
+    """Its row before has other values than the database in columns that are not of the key."""
+    columns = pa.schema([ID, ("tenant", pa.int32()), ("name", pa.string())])
+    event = write_event("d", {"id": 1, "tenant": 0, "name": None}, None)
+    with pytest.raises(SchemaError, match="set 'keyColumns' to the key of the database's table"):
+        decode(columns, event, keys=[b'{"id":1}'], of=("id", "tenant"))
 
 
 def test_rows_alone_are_upserts_unless_they_say_that_they_are_deleted():
@@ -338,6 +355,100 @@ def test_a_value_that_is_no_event_is_named_with_its_position(value, reason):
     with pytest.raises(SchemaError, match=reason) as caught:
         decode(SMALL, good, value)
     assert str(caught.value).startswith("t-0 at offset 1: ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "wanted"),
+    [
+        (pa.decimal128(9, 0), write_scaled(Decimal(7)), Decimal(7)),
+        (pa.decimal128(9, 0), 7, Decimal(7)),
+        (MICROS, "1970-01-01T00:00:01", dt.datetime(1970, 1, 1, 0, 0, 1)),  # noqa: DTZ001
+        (pa.string(), write_scaled(Decimal(7)), "7"),
+    ],
+    ids=str,
+)
+def test_the_first_events_of_a_task_may_be_deletes_with_keys_of_any_form(kind, given, wanted):
+    columns = pa.schema([("id", kind), ("name", pa.string())])
+    event = write_event("d", {"id": given, "name": None}, None)
+    assert decode(columns, event) == [(True, {"id": wanted, "name": None}, None)]
+
+
+def test_a_plan_for_numbers_does_not_read_texts_as_numbers():
+    columns = pa.schema([ID, ("x", pa.decimal128(12, 2))])
+    decoder = DebeziumDecoder(columns, ["id"], DebeziumRules())
+    decode_with(decoder, write_event("c", None, {"id": 1, "x": 5}))
+    text = write_event("c", None, {"id": 1, "x": "1234"})
+    ((_, row, _),) = decode_with(decoder, text)
+    assert row["x"] == Decimal(int.from_bytes(base64.b64decode("1234"), "big", signed=True)) / 100
+
+
+def test_a_plan_for_rows_does_not_read_other_records_as_rows():
+    columns = pa.schema([("id", pa.string()), ("name", pa.string())])
+    decoder = DebeziumDecoder(columns, ["id"], DebeziumRules(unknown="ignore"))
+    decode_with(decoder, to_json({"id": "1", "name": "a"}))
+    marker = to_json({"status": "BEGIN", "id": "571:1", "event_count": None, "ts_ms": 1})
+    bare = to_json({"id": "2", "name": None})
+    assert [row["id"] for _, row, _ in decode_with(decoder, marker, bare)] == ["2"]
+
+
+def describe(name, logical, **more):
+    after = {"type": "struct", "field": "after"}
+    return {"fields": [after | {"fields": [{"field": name, "name": logical, **more}]}]}
+
+
+def test_the_schema_gives_a_text_column_the_digits_of_a_decimal():
+    columns = pa.schema([ID, ("x", pa.string())])
+    schema = describe("x", "org.apache.kafka.connect.data.Decimal", parameters={"scale": "2"})
+    event = json.loads(write_event("c", None, {"id": 1, "x": "gw=="}))
+    assert decode(columns, wrap(schema, event))[0][1]["x"] == "-1.25"
+
+
+@pytest.mark.parametrize(
+    ("kind", "logical"),
+    [
+        (MICROS, "io.debezium.time.Date"),
+        (pa.date32(), "io.debezium.time.Year"),
+        (MICROS, "io.debezium.time.MicroTime"),
+        (pa.time64("us"), "io.debezium.time.MicroTimestamp"),
+        (pa.int64(), "org.apache.kafka.connect.data.Decimal"),
+    ],
+    ids=str,
+)
+def test_a_schema_that_contradicts_the_column_is_an_error(kind, logical):
+    columns = pa.schema([ID, ("x", kind)])
+    event = json.loads(write_event("c", None, {"id": 1, "x": 5}))
+    with pytest.raises(SchemaError, match=f"{logical} in its schema in column 'x'"):
+        decode(columns, wrap(describe("x", logical), event))
+
+
+@pytest.mark.parametrize("schema", [{"fields": ["x"]}, {"fields": 7}])
+def test_a_schema_that_is_none_is_named_with_its_position(schema):
+    event = json.loads(write_event("c", None, {"id": 1, "name": "a"}))
+    with pytest.raises(SchemaError, match=r"t-0 at offset 0: .*its schema cannot be read"):
+        decode(SMALL, wrap(schema, event))
+
+
+def test_a_schema_that_is_null_is_no_schema():
+    event = json.loads(write_event("c", None, {"id": 1, "name": "a"}))
+    assert decode(SMALL, wrap(None, event)) == [(False, {"id": 1, "name": "a"}, None)]
+    assert decode(SMALL, None, keys=[wrap(None, {"id": 1})])[0][0]
+
+
+def test_a_payload_that_is_null_is_a_tombstone():
+    found = decode(SMALL, wrap({"type": "struct"}, None), keys=[b'{"id":1}'])
+    assert found == [(True, {"id": 1, "name": None}, None)]
+
+
+def test_a_row_may_have_columns_called_schema_and_payload():
+    columns = pa.schema([("schema", pa.string()), ID, ("payload", pa.string())])
+    row = {"schema": "public", "id": 1, "payload": "x"}
+    assert decode(columns, to_json(row)) == [(False, row, None)]
+
+
+def test_a_tombstone_without_the_key_is_an_error_among_rows():
+    row = to_json({"id": 1, "name": "a"})
+    with pytest.raises(SchemaError, match="offset 1: the value is a delete"):
+        decode(SMALL, row, None, keys=[b'{"nr":1}'] * 2)
 
 
 NUMBERS = st.decimals(-(10**9), 10**9, places=2, allow_nan=False)
