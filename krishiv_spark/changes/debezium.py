@@ -30,6 +30,14 @@ from krishiv_spark.changes.connect_schemas import (
     rewrap,
     unwrap,
 )
+from krishiv_spark.changes.decoded import (
+    Changes,
+    Rows,
+    filter_changes,
+    list_kept_names,
+    sort_changes,
+    to_deletes,
+)
 from krishiv_spark.changes.encodings import Encoding, ValueRules, build_encoding, to_decoded_type
 from krishiv_spark.changes.shapes import (
     DELETED,
@@ -41,10 +49,7 @@ from krishiv_spark.changes.shapes import (
 )
 from krishiv_spark.errors import SchemaError
 
-__all__ = ["Changes", "DebeziumDecoder", "DebeziumRules"]
-
-KEPT = pa.list_(pa.string())
-"""The type of the names of the columns whose values remain."""
+__all__ = ["DebeziumDecoder", "DebeziumRules"]
 
 _UPSERTS = pa.array(["c", "u", "r"])
 _DELETES = pa.array(["d"])
@@ -56,8 +61,6 @@ _SAMPLED = 100
 """Number of records whose shape is examined before the others are parsed."""
 
 _ADVICE_KEY = "the record has no key of the table, neither in 'before' nor as the record's key"
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -73,26 +76,6 @@ class DebeziumRules:
     values: ValueRules = field(default_factory=ValueRules)
     unknown: Literal["fail", "ignore"] = "fail"
     truncate: Literal["fail", "ignore"] = "fail"
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Changes of a table, in the order of their records.
-
-    Attributes:
-        rows: The columns of the table. A row that deletes has only its key.
-        deletes: True for each row that deletes.
-        kept: For each row, the names of columns whose values do not change; null for none.
-        positions: For each row, the position of its record in PostgreSQL's log (`lsn`), or null.
-            The delete of an old key and the insert of the new one have the same position.
-        records: For each row, the number of its record in the batch.
-    """
-
-    rows: pa.RecordBatch
-    deletes: pa.BooleanArray
-    kept: pa.Array
-    positions: pa.Int64Array
-    records: Rows
 
 
 @dataclass(frozen=True)
@@ -161,7 +144,7 @@ class DebeziumDecoder:
                 f"{locate(error.row)}: the value {error.reason}. Nothing of this batch was "
                 "written; the query repeats it, and may continue with its checkpoint"
             ) from None
-        return _sort(pieces, self.columns)
+        return sort_changes(pieces, self.columns)
 
     def decode_rows(self, part: Unwrapped) -> Iterator[Changes]:
         """Decode records that are rows only, such as keys."""
@@ -406,7 +389,7 @@ class DebeziumDecoder:
             at = positions.take(pa.array(changed))
             old = self._delete(plan, before.take(pa.array(changed)), rows[changed], at)
             new = made.rows.take(pa.array(np.searchsorted(chosen, changed)))
-            yield _filter(old, ~_have_equal_keys(old.rows, new, self._keys))
+            yield filter_changes(old, ~_have_equal_keys(old.rows, new, self._keys))
         yield made
         gone = np.flatnonzero(is_delete & has_before)
         if len(gone):
@@ -463,7 +446,7 @@ class DebeziumDecoder:
             if batch.column(name).null_count:
                 raise ValueError("a row without its key")
         flags = pa.array(np.zeros(len(batch), np.bool_))
-        names = _list_names(kept, len(batch))
+        names = list_kept_names(kept, len(batch))
         at = pa.nulls(len(batch), pa.int64()) if positions is None else positions
         return Changes(batch, flags, names, at, rows)
 
@@ -478,7 +461,7 @@ class DebeziumDecoder:
             else:
                 columns.append(pa.nulls(len(found), each.type))
         batch = pa.RecordBatch.from_arrays(columns, schema=self.columns)
-        return _to_deletes(batch, rows, positions)
+        return to_deletes(batch, rows, positions)
 
     # --- keys of records
 
@@ -509,7 +492,7 @@ class DebeziumDecoder:
                 columns |= {each.name: pa.nulls(len(found.rows), each.type) for each in missing}
                 whole = [columns[name] for name in self.columns.names]
                 batch = pa.RecordBatch.from_arrays(whole, schema=self.columns)
-                yield _to_deletes(batch, found.records)
+                yield to_deletes(batch, found.records)
 
     def _find_strange_keys(self, keys: pa.Array, rows: Rows) -> list[int]:
         """Return the records whose keys are not objects with the key columns."""
@@ -586,52 +569,3 @@ def _have_equal_keys(
     for name in keys:
         found &= np.asarray(pc.equal(one.column(name), other.column(name)))
     return found
-
-
-def _to_deletes(batch: pa.RecordBatch, rows: Rows, positions: pa.Array | None = None) -> Changes:
-    count = len(batch)
-    flags = np.ones(count, np.bool_)
-    at = pa.nulls(count, pa.int64()) if positions is None else positions
-    return Changes(batch, pa.array(flags), pa.nulls(count, KEPT), at, rows)
-
-
-def _filter(changes: Changes, flags: NDArray[np.bool_]) -> Changes:
-    mask = pa.array(flags)
-    return Changes(
-        changes.rows.filter(mask),
-        changes.deletes.filter(mask),
-        changes.kept.filter(mask),
-        changes.positions.filter(mask),
-        changes.records[flags],
-    )
-
-
-def _list_names(kept: dict[str, NDArray[np.bool_]], count: int) -> pa.Array:
-    """Return for each row the names of its kept columns; null for a row without any."""
-    if not kept:
-        return pa.nulls(count, KEPT)
-    flags = np.stack(list(kept.values()), axis=1)
-    names = np.array(list(kept), object)
-    sizes = flags.sum(axis=1)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
-    chosen = pa.array(names[np.nonzero(flags)[1]], pa.string())
-    mask = pa.array(sizes == 0)
-    return pa.ListArray.from_arrays(offsets, chosen, mask=mask)
-
-
-def _sort(pieces: Sequence[Changes], columns: pa.Schema) -> Changes:
-    """Return the changes in the order of their records; an old key before the new one."""
-    if not pieces:
-        empty = pa.RecordBatch.from_pylist([], columns)
-        return _to_deletes(empty, np.empty(0, np.int64))
-    records = np.concatenate([each.records for each in pieces])
-    deletes = np.concatenate([np.asarray(each.deletes) for each in pieces])
-    order = pa.array(np.lexsort((~deletes, records)))
-    rows = pa.Table.from_batches([each.rows for each in pieces], columns).combine_chunks()
-    return Changes(
-        rows.take(order).to_batches()[0] if len(rows) else pieces[0].rows,
-        pa.array(deletes).take(order),
-        pa.concat_arrays([each.kept for each in pieces]).take(order),
-        pa.concat_arrays([each.positions for each in pieces]).take(order),
-        records[order.to_numpy()],
-    )
