@@ -86,7 +86,8 @@ _SMALL: dict[str, Callable[[random.Random], Any]] = {
     "time": lambda dice: _make_moment(dice).time(),
     "time(3)": lambda dice: _make_milliseconds(dice).time(),
     "timetz": _make_zoned_time,
-    "interval": lambda dice: dice.randint(-(10**6), 10**6) * _SECOND + _MICROSECOND,
+    # Whole seconds: Debezium computes with doubles, and 18:14:19.000001 loses its microsecond.
+    "interval": lambda dice: dice.randint(-(10**6), 10**6) * _SECOND,
 }
 
 _LARGE: dict[str, Callable[[random.Random, int], Any]] = {
