@@ -12,7 +12,7 @@ such a record it deletes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -202,10 +202,7 @@ class DebeziumDecoder:
                 return
         wrapped: list[tuple[int, bytes]] = []
         for shape, own in self._group(part, wrapped):
-            try:
-                plan = self._plans[part.schema] = self._create_plan(shape, part.schema)
-            except SchemaError as error:
-                raise _BadRecordError(int(part.rows[own[0]]), f"cannot be read: {error}") from None
+            plan = self._add_plan(shape, part, int(own[0]))
             yield from self._decode_halves(plan, part, own, without_key)
         if wrapped:
             rows = np.array([part.rows[row] for row, _ in wrapped])
@@ -219,10 +216,19 @@ class DebeziumDecoder:
         if not groups:
             return None
         shape, own = max(groups, key=lambda group: len(group[1]))
+        return self._add_plan(shape, part, int(own[0]))
+
+    def _add_plan(self, shape: Shape, part: Unwrapped, row: int) -> _Plan:
+        """Return the plan of a shape, which later records of this schema are tried with first.
+
+        Raises:
+            _BadRecordError: For this row, if a column cannot have values of this kind.
+        """
         try:
-            plan = self._plans[part.schema] = self._create_plan(shape, part.schema)
+            plan = self._create_plan(shape, part.schema)
         except SchemaError as error:
-            raise _BadRecordError(int(part.rows[own[0]]), f"cannot be read: {error}") from None
+            raise _BadRecordError(int(part.rows[row]), f"cannot be read: {error}") from None
+        self._plans[part.schema] = plan
         return plan
 
     def _group(self, part: Unwrapped, wrapped: list[tuple[int, bytes]]) -> list[tuple[Shape, Rows]]:
@@ -325,7 +331,7 @@ class DebeziumDecoder:
         except (pa.ArrowException, ValueError):
             return None
         # Only now it is certain that the records have this form.
-        self._check_unknown({name for name in more if not (is_row and name.startswith("__"))}, rows)
+        self._check_unknown(plan, more, rows)
         without_key.extend(keyless)
         return made
 
@@ -345,7 +351,10 @@ class DebeziumDecoder:
             found.update(row or ())
         return frozenset(found - {*self.columns.names})
 
-    def _check_unknown(self, names: set[str], rows: Rows) -> None:
+    def _check_unknown(self, plan: _Plan, names: Collection[str], rows: Rows) -> None:
+        """Refuse columns that the table does not have, except those that Debezium adds to rows."""
+        if plan.shape.form == "row":
+            names = [name for name in names if not name.startswith("__")]
         if names and self._rules.unknown == "fail":
             shown = ", ".join(map(repr, sorted(names)[:_MOST_NAMES]))
             raise _BadRecordError(
