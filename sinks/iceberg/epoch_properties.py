@@ -301,7 +301,7 @@ def _parse_epoch(summary: Summary, query: str) -> int:
     return number
 
 
-class PropertyRefusedError(OptionError):
+class _PropertyRefusedError(OptionError):
     """The catalog refuses the property of a query, or does not keep it."""
 
 
@@ -322,14 +322,13 @@ def enrol_query(
         The table after the commit; without the property if a tag will record the epochs.
 
     Raises:
-        PropertyRefusedError: If the catalog refuses the property, or does not keep it, and
-            `may_tag` is False.
-        OptionError: If the table is missing, or the login is wrong.
+        OptionError: If the catalog refuses the property, or does not keep it, and `may_tag` is
+            False; or if the table is missing, or the login is wrong.
         CatalogFailedError: If the catalog does not respond, or other commits are always faster.
     """
     try:
         return _commit_property(table, options, query)
-    except PropertyRefusedError as error:
+    except _PropertyRefusedError as error:
         if not may_tag:
             raise
         warn_once(
@@ -351,8 +350,8 @@ def _commit_property(table: Table, options: IcebergSinkOptions, query: str) -> T
     """Commit the property of a query, as `enrol_query` does.
 
     Raises:
-        PropertyRefusedError: If the catalog refuses the property, or does not keep it.
-        OptionError: If the table is missing, or the login is wrong.
+        OptionError: If the catalog refuses the property, or does not keep it; or if the table is
+            missing, or the login is wrong.
         CatalogFailedError: If the catalog does not respond, or other commits are always faster.
     """
     backoff, lost = options.commit_backoff(), LostRaces()
@@ -402,16 +401,16 @@ def _try_to_set(table: Table, options: IcebergSinkOptions, query: str) -> Except
     return None
 
 
-def _to_refusal(options: IcebergSinkOptions, query: str, error: Exception) -> PropertyRefusedError:
+def _to_refusal(options: IcebergSinkOptions, query: str, error: Exception) -> _PropertyRefusedError:
     reason = options.describe_error(error)
-    return PropertyRefusedError(
+    return _PropertyRefusedError(
         f"{FORMAT}: the catalog refuses to set the property '{EPOCH_PREFIX}{query}' of table "
         f"{options.table_name}: {reason}. {_ADVICE}"
     )
 
 
-def _to_dropped_error(options: IcebergSinkOptions, query: str) -> PropertyRefusedError:
-    return PropertyRefusedError(
+def _to_dropped_error(options: IcebergSinkOptions, query: str) -> _PropertyRefusedError:
+    return _PropertyRefusedError(
         f"{FORMAT}: the catalog does not keep the properties of table {options.table_name}: it "
         f"accepted a commit that sets '{EPOCH_PREFIX}{query}', and the table in its response lacks "
         f"the property. {_ADVICE}"

@@ -62,7 +62,9 @@ def _warm_up_protobuf_reader() -> None:
     from krishiv_spark.kafka.schemas.protobuf_types import ProtoField, ProtoMessage
 
     message = ProtoMessage("", (ProtoField("text", 1, "string"),))
-    decode_values(compile_reader(message), *_one_record(b"\x0a\x01a"))
+    program = compile_reader(message)
+    values, _ = decode_values(program, *_one_record(b"\x0a\x01a"))
+    values.build(program.root)
 
 
 def _one_record(data: bytes) -> Any:
