@@ -365,9 +365,8 @@ class EpochCommit:
     ) -> None:
         parent = transaction.table_metadata.current_snapshot_id
         lineage = {} if parent is None else {PARENT_KEY: str(parent)}
-        own = epoch_properties.to_summary(self._epoch)
-        summary = {**progress.summary, **changes.summary, **own, **lineage}
-        summary |= self._lost.summary
+        summary = {**progress.summary, **changes.summary, **self._lost.summary, **lineage}
+        summary |= epoch_properties.to_summary(self._epoch)
         merge = self._options.merge_manifests
         EpochSnapshot(transaction, summary, changes, merge=merge).commit()
 
