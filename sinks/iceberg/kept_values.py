@@ -8,8 +8,8 @@ A changed key is a delete of the old one and an insert of the new one, at one po
 database's log. The values that the insert keeps are those of the old key's row before the delete.
 
 If neither has the row, the event is one of two. Debezium repeats events after a restart, and if an
-epoch has had events of this position of the log, the row was deleted since: the event changes
-nothing, and its delete follows. Otherwise the value is lost, and the epoch is refused.
+epoch has had later positions of the log, the row was deleted since: the event changes nothing, and
+its delete follows. Otherwise the value is lost, and the epoch is refused.
 """
 
 from __future__ import annotations
@@ -217,11 +217,16 @@ def write_positions(metadata: TableMetadata, positions: Mapping[str, int]) -> di
 
 
 def _are_applied(table: Table, found: IncompleteRows, winners: Numbers) -> Flags:
-    """Return whether an earlier epoch has had the position of the last change of each key."""
+    """Return whether earlier epochs have had positions beyond that of the last change of each key.
+
+    A partition is in the order of positions, so such a change is a repeated one. The same position
+    is not enough: the delete of an old key has that of the insert of the new one, and the epoch may
+    have ended between them.
+    """
     newest = read_positions(table.metadata)
     last = found.rows.take(pa.array(winners))
     pairs = zip(last[PARTITION].to_pylist(), last[POSITION].to_pylist(), strict=True)
-    return np.array([at is not None and at <= newest.get(one, -1) for one, at in pairs], np.bool_)
+    return np.array([at is not None and at < newest.get(one, -1) for one, at in pairs], np.bool_)
 
 
 def _read_stored(

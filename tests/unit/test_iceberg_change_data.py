@@ -262,6 +262,16 @@ def test_a_repeated_insert_whose_row_has_been_deleted_since_changes_nothing(tmp_
     assert mirror.rows() == []
 
 
+def test_a_new_key_whose_delete_was_in_the_epoch_before_is_refused(tmp_path):
+    """Both have one position, so the insert must not be taken for a repeated event."""
+    mirror = Mirror(tmp_path)
+    mirror.apply([insert(1, text="one")])
+    mirror.apply([(to_json({"id": 1}), write_event("d", {"id": 1}, None, 7))], 1)
+    arrive = to_json({"id": 2}), write_event("c", None, {"id": 2, "n": 0, "text": PLACEHOLDER}, 7)
+    with pytest.raises(CommitRejected, match="came in another epoch"):
+        mirror.apply([arrive], 2)
+
+
 def test_the_position_of_one_partition_says_nothing_of_another(tmp_path):
     """The new key of a row came late, in a partition that is behind: its values are lost."""
     mirror = Mirror(tmp_path)
