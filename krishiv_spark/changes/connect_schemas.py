@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
-from krishiv_spark.changes.encodings import TimeUnit, ValueRules
+from krishiv_spark.changes.options import TimestampUnit, ValueRules
 
 __all__ = [
     "Unwrapped",
@@ -30,7 +30,7 @@ __all__ = [
 _HEAD, _BETWEEN = '{"schema":', ',"payload":'
 
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
-_UNITS: dict[str, TimeUnit] = {
+_UNITS: dict[str, TimestampUnit] = {
     "org.apache.kafka.connect.data.Time": "ms",
     "org.apache.kafka.connect.data.Timestamp": "ms",
     "io.debezium.time.Time": "ms",
@@ -105,7 +105,7 @@ def apply_schema(schema: bytes | None, rules: ValueRules) -> ValueRules:
     if schema is None:
         return rules
     scales: dict[str, int] = {}
-    units: dict[str, TimeUnit] = {}
+    units: dict[str, TimestampUnit] = {}
     read = json.loads(schema)
     if not read.get("fields"):
         return rules

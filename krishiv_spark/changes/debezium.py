@@ -38,7 +38,8 @@ from krishiv_spark.changes.decoded import (
     sort_changes,
     to_deletes,
 )
-from krishiv_spark.changes.encodings import Encoding, ValueRules, build_encoding, to_decoded_type
+from krishiv_spark.changes.encodings import Encoding, build_encoding, to_decoded_type
+from krishiv_spark.changes.options import ValueRules
 from krishiv_spark.changes.shapes import (
     DELETED,
     OPERATION,
@@ -371,9 +372,9 @@ class DebeziumDecoder:
         upserts = np.flatnonzero(~deletes)
         chosen = objects.take(pa.array(upserts))
         yield self._upsert(plan, chosen, rows[upserts])
-        gone = np.flatnonzero(deletes)
-        if len(gone):
-            yield self._delete(plan, objects.take(pa.array(gone)), rows[gone])
+        deleted = np.flatnonzero(deletes)
+        if len(deleted):
+            yield self._delete(plan, objects.take(pa.array(deleted)), rows[deleted])
 
     def _read_envelopes(
         self, plan: _Plan, objects: pa.StructArray, rows: Rows, without_key: list[Rows]
@@ -400,11 +401,11 @@ class DebeziumDecoder:
             new = made.rows.take(pa.array(np.searchsorted(chosen, changed)))
             yield filter_changes(old, ~_have_equal_keys(old.rows, new, self._keys))
         yield made
-        gone = np.flatnonzero(is_delete & has_before)
-        if len(gone):
-            at = positions.take(pa.array(gone))
-            yield self._delete(plan, before.take(pa.array(gone)), rows[gone], at)
-            self._from_before.append(rows[gone])
+        deleted = np.flatnonzero(is_delete & has_before)
+        if len(deleted):
+            at = positions.take(pa.array(deleted))
+            yield self._delete(plan, before.take(pa.array(deleted)), rows[deleted], at)
+            self._from_before.append(rows[deleted])
         keyless = np.flatnonzero(is_delete & ~has_before)
         if len(keyless):
             without_key.append(rows[keyless])
@@ -542,10 +543,13 @@ def _is_readable(name: str, encoding: Encoding, value: object) -> bool:
     text = json.dumps({name: value}).encode()
     parser = JsonParser(pa.struct([(name, encoding.read)]))
     found, _ = parser.parse_all(pa.array([text], pa.binary()))
+    if found is None:
+        return False
     try:
-        return found is not None and bool(_convert(encoding, found.field(name)))
+        _convert(encoding, found.field(name))
     except (pa.ArrowException, ValueError, SchemaError):
         return False
+    return True
 
 
 def _convert(encoding: Encoding, values: pa.Array) -> tuple[pa.Array, NDArray[np.bool_] | None]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from hashlib import md5
 from typing import Any, Literal, TypeAlias
 
@@ -32,14 +32,12 @@ from krishiv_spark.arrow.compute import (
     struct_with,
 )
 from krishiv_spark.arrow.json_types import JsonRules, build_form
+from krishiv_spark.changes.options import TimestampUnit, ValueRules
 from krishiv_spark.errors import SchemaError
 
 __all__ = [
-    "BinaryForm",
-    "DecimalForm",
     "Encoding",
     "JsonKind",
-    "ValueRules",
     "build_encoding",
     "default_kind",
     "find_kind",
@@ -48,17 +46,6 @@ __all__ = [
 
 JsonKind: TypeAlias = Literal["number", "text", "bool", "object", "array"]
 """The kind of a JSON value; null has none."""
-
-DecimalForm: TypeAlias = Literal["precise", "string"]
-"""The meaning of a text that is a decimal: base64 of its digits, or the number itself."""
-
-BinaryForm: TypeAlias = Literal["base64", "hex"]
-"""The form of bytes as a text."""
-
-TimeUnit: TypeAlias = Literal["ms", "us", "ns"]
-
-PLACEHOLDER = "__debezium_unavailable_value"
-"""Debezium's default for ``unavailable.value.placeholder``."""
 
 _PER_UNIT = {"ms": 1000, "us": 1, "ns": 1}
 _MOST_BYTES = 16
@@ -69,29 +56,6 @@ PostgreSQL's infinite times are beyond them."""
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _SCALED = pa.struct([("scale", pa.int32()), ("value", pa.string())])
 """Debezium's ``VariableScaleDecimal``."""
-
-
-@dataclass(frozen=True)
-class ValueRules:
-    """Rules for values that JSON does not determine.
-
-    Attributes:
-        decimals: The meaning of texts in decimal columns.
-        binaries: The form of texts in binary columns.
-        units: By name of a column, the unit of its numbers; `""` is for all others.
-        scales: By name of a column, the scale of its unscaled numbers, if its records say so.
-        placeholder: The text that stands for an unchanged value.
-    """
-
-    decimals: DecimalForm = "precise"
-    binaries: BinaryForm = "base64"
-    units: Mapping[str, TimeUnit] = field(default_factory=dict)
-    scales: Mapping[str, int] = field(default_factory=dict)
-    placeholder: str = PLACEHOLDER
-
-    def unit_of(self, name: str) -> TimeUnit:
-        """Return the unit of the times of a column."""
-        return self.units.get(name) or self.units.get("") or "us"
 
 
 @dataclass(frozen=True)
@@ -413,7 +377,7 @@ def _check_days(days: pa.Array) -> pa.Array:
     return days
 
 
-def _to_microseconds(numbers: pa.Array, unit: TimeUnit) -> pa.Array:
+def _to_microseconds(numbers: pa.Array, unit: TimestampUnit) -> pa.Array:
     if unit == "ns":
         # Arrow divides towards zero; times before 1970 are rounded down, as later ones.
         rest = pc.bit_wise_and(pc.shift_right(numbers, 63), pa.scalar(999, pa.int64()))
@@ -422,13 +386,13 @@ def _to_microseconds(numbers: pa.Array, unit: TimeUnit) -> pa.Array:
     return pc.multiply_checked(numbers, factor)
 
 
-def _to_timestamps(numbers: pa.Array, unit: TimeUnit, kind: pa.DataType) -> pa.Array:
+def _to_timestamps(numbers: pa.Array, unit: TimestampUnit, kind: pa.DataType) -> pa.Array:
     found = _to_microseconds(numbers, unit)
     _check_between(found, _FIRST_US, _LAST_US)
     return found.cast(pa.timestamp("us")).cast(kind)
 
 
-def _to_times(numbers: pa.Array, unit: TimeUnit, kind: pa.DataType) -> pa.Array:
+def _to_times(numbers: pa.Array, unit: TimestampUnit, kind: pa.DataType) -> pa.Array:
     found = _to_microseconds(numbers, unit)
     _check_between(found, 0, 86_400_000_000 - 1)
     return found.cast(pa.time64("us")).cast(kind)

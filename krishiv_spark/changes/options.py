@@ -4,18 +4,53 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
 
 import pyarrow as pa
-from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from krishiv_spark.arrow.column_text import parse_fields
-from krishiv_spark.changes.encodings import PLACEHOLDER, TimeUnit, ValueRules
 from krishiv_spark.errors import OptionError
 from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.options import Options
 
-__all__ = ["ChangeOptions"]
+__all__ = ["PLACEHOLDER", "ChangeOptions", "TimestampUnit", "ValueRules"]
+
+DecimalForm: TypeAlias = Literal["precise", "string"]
+"""The meaning of a text that is a decimal: base64 of its digits, or the number itself."""
+
+BinaryForm: TypeAlias = Literal["base64", "hex"]
+"""The form of bytes as a text."""
+
+TimestampUnit: TypeAlias = Literal["ms", "us", "ns"]
+
+PLACEHOLDER = "__debezium_unavailable_value"
+"""Debezium's default for ``unavailable.value.placeholder``."""
+
+
+@dataclass(frozen=True)
+class ValueRules:
+    """Rules for values that JSON does not determine.
+
+    Attributes:
+        decimals: The meaning of texts in decimal columns.
+        binaries: The form of texts in binary columns.
+        units: By name of a column, the unit of its numbers; `""` is for all others.
+        scales: By name of a column, the scale of its unscaled numbers, if its records say so.
+        placeholder: The text that stands for an unchanged value.
+    """
+
+    decimals: DecimalForm = "precise"
+    binaries: BinaryForm = "base64"
+    units: Mapping[str, TimestampUnit] = field(default_factory=dict)
+    scales: Mapping[str, int] = field(default_factory=dict)
+    placeholder: str = PLACEHOLDER
+
+    def unit_of(self, name: str) -> TimestampUnit:
+        """Return the unit of the times of a column."""
+        return self.units.get(name) or self.units.get("") or "us"
+
 
 _UNITS = ("ms", "us", "ns")
 
@@ -47,7 +82,7 @@ def _parse_columns(given: object) -> object:
     return parse_fields(given) if given.strip() else ()
 
 
-TimeUnits = Annotated[Mapping[str, TimeUnit], BeforeValidator(_parse_units)]
+TimeUnits = Annotated[Mapping[str, TimestampUnit], BeforeValidator(_parse_units)]
 Fields = Annotated[tuple[Any, ...], BeforeValidator(_parse_columns)]
 
 
@@ -56,7 +91,6 @@ class ChangeOptions(Options):
 
     change_format: Literal["debezium"] | None = Field(
         default=None,
-        validation_alias=AliasChoices("changeFormat", "change_format"),
         description="Form of the rows: Kafka's columns `key` and `value` (and `topic`, `partition` "
         "and `offset`) with change events of Debezium (`debezium`), in JSON, with or without their "
         "schema, or as rows alone (`ExtractNewRecordState`). Needs `mode` = `upsert`. See "
@@ -64,27 +98,23 @@ class ChangeOptions(Options):
     )
     table_schema: Fields = Field(
         default=(),
-        validation_alias=AliasChoices("tableSchema", "table_schema"),
         description="Columns of the table, as `id BIGINT, name STRING`: with `changeFormat`, for a "
         "table that is created, or that gets new columns by `schemaEvolution`. Default: the "
         "columns of the existing table.",
     )
     decimal_format: Literal["precise", "string"] = Field(
         default="precise",
-        validation_alias=AliasChoices("decimalFormat", "decimal_format"),
         description="Meaning of texts in DECIMAL columns of events without a schema, which is "
         "Debezium's `decimal.handling.mode`: `precise` is base64 of the digits, to which the "
         "column's scale applies, and `string` is the number.",
     )
     binary_format: Literal["base64", "hex"] = Field(
         default="base64",
-        validation_alias=AliasChoices("binaryFormat", "binary_format"),
         description="Form of the texts in BINARY columns: `base64`, which is also that of "
         "Debezium's `binary.handling.mode` = `bytes`, or `hex`.",
     )
     time_units: TimeUnits = Field(
         default={},
-        validation_alias=AliasChoices("timeUnits", "time_units"),
         description="Unit of numbers in time columns of events without a schema: `ms`, `us` "
         '(default) or `ns`, or JSON for single columns, as `{"created_at": "ms"}`. By default '
         "Debezium writes `ms` for columns with up to three fractional digits, and `us` for others.",
@@ -92,25 +122,21 @@ class ChangeOptions(Options):
     unavailable_placeholder: str = Field(
         default=PLACEHOLDER,
         min_length=1,
-        validation_alias=AliasChoices("unavailablePlaceholder", "unavailable_placeholder"),
         description="Text that stands for an unchanged value that the database did not send "
         "(Debezium's `unavailable.value.placeholder`): the table keeps its value.",
     )
     missing_values: Literal["fail", "null"] = Field(
         default="fail",
-        validation_alias=AliasChoices("missingValues", "missing_values"),
         description="Action for an unchanged value of a row that the table does not have: `fail`, "
         "or write `null`.",
     )
     unknown_fields: Literal["fail", "ignore"] = Field(
         default="fail",
-        validation_alias=AliasChoices("unknownFields", "unknown_fields"),
         description="Action for columns of an event that the table does not have: `fail`, or "
         "`ignore` them.",
     )
     truncate_events: Literal["fail", "ignore"] = Field(
         default="fail",
-        validation_alias=AliasChoices("truncateEvents", "truncate_events"),
         description="Action for the event of a `TRUNCATE`, which Debezium sends only if "
         "`skipped.operations` does not name it: `fail`, or `ignore` it.",
     )

@@ -26,15 +26,13 @@ __all__ = ["create_decoder"]
 _POSITION = ("topic", "partition", "offset")
 
 
-def create_decoder(options: IcebergSinkOptions) -> ChangeDecoder:
-    """Return the decoder of one task, by `changeFormat`."""
+def create_decoder(options: IcebergSinkOptions, columns: pa.Schema) -> ChangeDecoder:
+    """Return the decoder of one task, by `changeFormat`, for a table with some columns."""
     rules = DebeziumRules(options.value_rules, options.unknown_fields, options.truncate_events)
-    made: list[DebeziumDecoder] = []
+    decoder = DebeziumDecoder(columns, options.key_columns, rules)
 
-    def decode(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-        if not made:
-            made.append(DebeziumDecoder(columns, options.key_columns, rules))
-        found = made[0].decode(
+    def decode(batch: pa.RecordBatch) -> pa.RecordBatch:
+        found = decoder.decode(
             batch.column("value"), batch.column("key"), lambda row: _locate(batch, row)
         )
         further = {

@@ -26,7 +26,7 @@ from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.property_keys import POSITION_KEY
+from krishiv_spark.iceberg.property_keys import POSITION_KEY, iterate_ancestors
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.upsert_staging import (
@@ -192,17 +192,18 @@ def read_positions(metadata: TableMetadata) -> dict[str, int]:
     """Return the highest position of the database's log that the table has, by partition.
 
     A topic's partitions are not read at one speed, so a position of one says nothing of another.
+    The newest epoch has those of all earlier ones; epochs that were rolled back do not count.
     """
-    positions: dict[str, int] = {}
-    for snapshot in metadata.snapshots:
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    for snapshot in iterate_ancestors(by_id, metadata.current_snapshot_id):
         text = None if snapshot.summary is None else snapshot.summary.get(POSITION_KEY)
-        try:
-            found = json.loads(text or "{}")
-            for partition, position in found.items():
-                positions[partition] = max(positions.get(partition, 0), int(position))
-        except (ValueError, TypeError, AttributeError):  # of another program
+        if text is None:
             continue
-    return positions
+        try:
+            return {name: int(position) for name, position in json.loads(text).items()}
+        except (ValueError, TypeError, AttributeError):  # of another program
+            return {}
+    return {}
 
 
 def write_positions(metadata: TableMetadata, positions: Mapping[str, int]) -> dict[str, str]:

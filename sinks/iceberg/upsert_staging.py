@@ -60,8 +60,8 @@ __all__ = [
     "to_sortable",
 ]
 
-ChangeDecoder: TypeAlias = "Callable[[pa.RecordBatch, pa.Schema], pa.RecordBatch]"
-"""Returns the changes of records for a table with the given columns, and further columns."""
+ChangeDecoder: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch]"
+"""Returns the changes of records: the columns of the table, and further columns."""
 
 _DELETE_OPS = pa.array(["d", "delete", "-"])
 
@@ -212,7 +212,7 @@ def stage_changes(
     if decoder is None:
         checked = (_to_changes(batch, columns, upsert_spec) for batch in batches)
     else:
-        checked = (_fit_changes(decoder(batch, columns), columns) for batch in batches)
+        checked = (_fit_changes(decoder(batch), columns) for batch in batches)
     pieces = chunks(checked)
     first = next(pieces, None)
     if first is None:

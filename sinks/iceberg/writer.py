@@ -176,15 +176,16 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
                 return write_files(plan, batches, task)
             from krishiv_spark.sinks.iceberg.upsert_staging import stage_changes
 
-            return stage_changes(plan, batches, task, upsert_spec, self._create_decoder())
+            return stage_changes(plan, batches, task, upsert_spec, self._create_decoder(plan))
 
-    def _create_decoder(self) -> ChangeDecoder | None:
+    def _create_decoder(self, plan: TaskTableSpec) -> ChangeDecoder | None:
         """Return the decoder of change data; None for rows. Executor."""
         if self.options.change_format is None:
             return None
         from krishiv_spark.sinks.iceberg.change_records import create_decoder
+        from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 
-        return create_decoder(self.options)
+        return create_decoder(self.options, to_arrow_columns(plan.metadata.schema()))
 
     def committer(self) -> IcebergCommitter:
         """Driver: return the committer for the table's catalog."""

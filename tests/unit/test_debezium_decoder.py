@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from krishiv_spark.changes.debezium import DebeziumDecoder, DebeziumRules
-from krishiv_spark.changes.encodings import ValueRules
+from krishiv_spark.changes.options import ValueRules
 from krishiv_spark.errors import SchemaError
 
 ID = pa.field("id", pa.int32())

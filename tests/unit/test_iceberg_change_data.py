@@ -9,6 +9,7 @@ from debezium_events import PLACEHOLDER, to_json, write_event
 from iceberg_life import IcebergLife, at_next_commit, table_of
 
 from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
+from krishiv_spark.sinks.iceberg.kept_values import read_positions
 
 NAME = "db.mirror"
 RECORDS = pa.schema(
@@ -285,6 +286,19 @@ def test_the_position_of_one_partition_says_nothing_of_another(tmp_path):
     with pytest.raises(CommitRejected, match="came in another epoch"):
         mirror.epoch(2, other)
     assert [row["id"] for row in mirror.rows()] == [3]
+
+
+def test_positions_of_epochs_that_were_rolled_back_do_not_count(tmp_path):
+    """Their events are applied again, and must not be taken for repeated ones."""
+    mirror = Mirror(tmp_path)
+    mirror.apply([insert(1, text="one")])
+    first = table_of(tmp_path, NAME).metadata.current_snapshot_id
+    later = to_json({"id": 2}), write_event("c", None, {"id": 2, "n": 0, "text": "two"}, 9)
+    mirror.apply([later], 1)
+    metadata = table_of(tmp_path, NAME).metadata
+    assert read_positions(metadata) == {"t-0": 9}
+    rolled_back = metadata.model_copy(update={"current_snapshot_id": first})
+    assert read_positions(rolled_back) == {"t-0": 1}
 
 
 def test_the_later_offset_wins_whatever_the_order_of_the_rows(tmp_path):
