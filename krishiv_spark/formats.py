@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ChainDataSource",
     "ConsoleDataSource",
+    "DeltaDataSource",
     "FanoutDataSource",
     "IcebergDataSource",
     "KafkaDataSource",
@@ -205,6 +206,26 @@ class ConsoleDataSource(KrishivDataSource):
     format_name = "krishiv-console"
     writer_type = later("krishiv_spark.sinks.console", "ConsoleWriter")
     copy_note = "prints the epochs of both queries"
+
+
+class DeltaDataSource(KrishivDataSource):
+    """``krishiv-delta``: tables of Delta Lake, with Delta's own marks of epochs."""
+
+    format_name = "krishiv-delta"
+    writer_type = later("krishiv_spark.sinks.delta.writer", "DeltaWriter")
+    copy_note = (
+        "starts without a committed epoch, which is stored by the query's id: use a separate "
+        "table, or both queries write the rows after epoch {epoch} into one"
+    )
+    preloads = ("deltalake",)
+
+    @override
+    @classmethod
+    def target_exists(cls, options: Mapping[str, str]) -> bool:
+        from krishiv_spark.delta.opening import find_table
+        from krishiv_spark.sinks.delta.options import DeltaSinkOptions
+
+        return find_table(DeltaSinkOptions.parse(options, cls.format_name)) is not None
 
 
 class FanoutDataSource(KrishivDataSource):

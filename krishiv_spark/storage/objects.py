@@ -231,7 +231,8 @@ class ObjectFolder(Folder):
         import obstore
 
         below = self._key("")
-        found = self._ask("list", "", partial(obstore.list_with_delimiter, prefix=below))
+        # obstore's types also name a table of arro3, which this call does not return.
+        found: Any = self._ask("list", "", partial(obstore.list_with_delimiter, prefix=below))
         paths = dict.fromkeys(found["common_prefixes"], "")
         paths.update((item["path"], item["e_tag"] or "") for item in found["objects"])
         named = {path[len(below) :].rstrip("/"): version for path, version in paths.items()}

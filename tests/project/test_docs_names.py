@@ -36,7 +36,7 @@ PATH = re.compile(r"[\w/.-]+\.(?:py|tla)")
 
 PACKAGE = ("krishiv_spark", "offsets", "sinks", "sources")
 BESIDE = ("tests/support", "benchmarks", "examples")
-LIBRARIES = ("pyspark", "pyarrow", "pyiceberg", "pydantic", "kafka")
+LIBRARIES = ("pyspark", "pyarrow", "pyiceberg", "pydantic", "kafka", "deltalake")
 ELSEWHERE = {
     "the class names of Spark in Scala and Java": {
         "ManifestFileCommitProtocol", "MicroBatchExecution", "PythonWriteBuilder",

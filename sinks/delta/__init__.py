@@ -1,0 +1,1 @@
+"""Writing tables of Delta Lake, and all that this alone needs."""
