@@ -24,6 +24,7 @@ __all__ = ["OFFSETS_TOPIC", "Source", "mariadb_source", "postgres_source", "runn
 
 _POSTGRES = Jar("io.debezium", "debezium-connector-postgres", "3.6.1.Final")
 _MARIADB = Jar("io.debezium", "debezium-connector-mariadb", "3.5.0.Final")  # the newest
+_AVRO = Jar("io.apicurio", "apicurio-registry-utils-converter", "2.6.13.Final")
 _WORKER_JARS = (
     Jar("org.apache.kafka", "connect-runtime", KAFKA_VERSION),
     Jar("org.apache.kafka", "connect-json", KAFKA_VERSION),
@@ -59,11 +60,18 @@ class Source:
     jar: Jar
     settings: Mapping[str, str]
 
-    def bring_jars(self) -> Path:
-        """Return the folder with the jars of a worker that has the connector."""
+    def bring_jars(self, *, avro: bool = False) -> Path:
+        """Return the folder with the jars of a worker that has the connector.
+
+        Args:
+            avro: Whether the worker has the converter to Avro too.
+        """
         kind = self.jar.name.rpartition("-")[2]
         name = f"debezium-{kind}-{self.jar.version}-kafka-{KAFKA_VERSION}"
-        return bring(name, [*_WORKER_JARS, self.jar], transitive=True)
+        jars = [*_WORKER_JARS, self.jar]
+        if avro:
+            name, jars = f"{name}-avro-{_AVRO.version}", [*jars, _AVRO]
+        return bring(name, jars, transitive=True)
 
 
 def postgres_source(uri: str) -> Source:
@@ -118,15 +126,21 @@ def mariadb_source(uri: str, bootstrap: str) -> Source:
 
 @contextmanager
 def running_debezium(
-    folder: Path, bootstrap: str, source: Source, *, schemas: bool = False
+    folder: Path,
+    bootstrap: str,
+    source: Source,
+    *,
+    schemas: bool = False,
+    registry: str | None = None,
 ) -> Iterator[Server]:
-    """Run a worker with one connector, which writes JSON to ``srv.<schema>.<table>``.
+    """Run a worker with one connector, which writes to ``srv.<schema>.<table>``.
 
     Args:
         folder: An empty folder, for the worker's properties and log.
         bootstrap: Addresses of the brokers.
         source: The connector.
         schemas: True to wrap each key and value in its schema.
+        registry: Address of Apicurio Registry, for Avro instead of JSON.
 
     Yields:
         The process, which can be killed and restarted.
@@ -137,22 +151,43 @@ def running_debezium(
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     properties = folder / "worker.properties"
-    known = {**_list_properties(bootstrap, schemas=schemas), "listeners": url}
+    converter = _in_json(schemas=schemas) if registry is None else _in_avro(registry)
+    known = {**_list_properties(bootstrap, converter), "listeners": url}
     properties.write_text("".join(f"{key}={value}\n" for key, value in known.items()))
     command = [java(), "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    command += ["-cp", f"{source.bring_jars()}/*", _MAIN, str(properties)]
+    jars = source.bring_jars(avro=registry is not None)
+    command += ["-cp", f"{jars}/*", _MAIN, str(properties)]
     with running(command, folder, lambda: _expect_running(url, source.settings)) as server:
         yield server
 
 
-def _list_properties(bootstrap: str, *, schemas: bool) -> dict[str, str]:
+def _in_json(*, schemas: bool) -> dict[str, str]:
+    """Return the properties of a converter to JSON."""
+    return {
+        "": "org.apache.kafka.connect.json.JsonConverter",
+        ".schemas.enable": str(schemas).lower(),
+    }
+
+
+def _in_avro(registry: str) -> dict[str, str]:
+    """Return the properties of a converter to Avro, which writes as Confluent's does."""
+    return {
+        "": "io.apicurio.registry.utils.converter.AvroConverter",
+        ".apicurio.registry.url": f"{registry.partition('/apis/')[0]}/apis/registry/v2",
+        ".apicurio.registry.auto-register": "true",
+        ".apicurio.registry.as-confluent": "true",
+        ".apicurio.registry.use-id": "contentId",
+        ".apicurio.registry.headers.enabled": "false",
+    }
+
+
+def _list_properties(bootstrap: str, converter: Mapping[str, str]) -> dict[str, str]:
     known = {"bootstrap.servers": bootstrap, **_WORKER}
     for store in ("config", "offset", "status"):
         known[f"{store}.storage.topic"] = f"connect-{store}"
         known[f"{store}.storage.replication.factor"] = "1"
     for part in ("key", "value"):
-        known[f"{part}.converter"] = "org.apache.kafka.connect.json.JsonConverter"
-        known[f"{part}.converter.schemas.enable"] = str(schemas).lower()
+        known |= {f"{part}.converter{name}": text for name, text in converter.items()}
     return known
 
 

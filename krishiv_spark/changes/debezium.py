@@ -11,52 +11,35 @@ such a record it deletes nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
-from krishiv_spark.arrow.json_parsing import JsonParser
-from krishiv_spark.changes.connect_schemas import (
-    Unwrapped,
-    apply_schema,
-    find_contradiction,
-    is_wrapped,
-    rewrap,
-    unwrap,
-)
+from krishiv_spark.changes.connect_schemas import Unwrapped, unwrap
 from krishiv_spark.changes.decoded import (
     Changes,
     Rows,
-    filter_changes,
-    list_kept_names,
+    drop_records,
     sort_changes,
     to_deletes,
 )
-from krishiv_spark.changes.encodings import Encoding, build_encoding, to_decoded_type
-from krishiv_spark.changes.options import ValueRules
-from krishiv_spark.changes.shapes import (
-    DELETED,
-    OPERATION,
-    Shape,
-    UnreadableRecord,
-    examine,
-    load_object,
-)
+from krishiv_spark.changes.encodings import to_decoded_type
+from krishiv_spark.changes.event_rows import Encodings, FatalRecordError, RowReader, is_true
+from krishiv_spark.changes.json_events import JsonEvents, JsonPlan, list_key_values
+from krishiv_spark.changes.options import TruncateRule, ValueRules
+from krishiv_spark.changes.shapes import Form, Shape
 from krishiv_spark.errors import SchemaError
+
+if TYPE_CHECKING:
+    from krishiv_spark.changes.avro_events import AvroEvents
+    from krishiv_spark.kafka.schemas.registry import RegistrySettings
 
 __all__ = ["DebeziumDecoder", "DebeziumRules"]
 
-_UPSERTS = pa.array(["c", "u", "r"])
-_DELETES = pa.array(["d"])
-_TRUNCATE, _MESSAGE = "t", "m"
-_KNOWN = {"c", "u", "r", "d", _TRUNCATE, _MESSAGE}
-_ADDED = (OPERATION, DELETED)
 _MOST_NAMES = 5
 _SAMPLED = 100
 """Number of records whose shape is examined before the others are parsed."""
@@ -72,40 +55,55 @@ class DebeziumRules:
         values: Rules for their values.
         unknown: Action for columns of a record that the table does not have.
         truncate: Action for the event of a ``TRUNCATE``.
+        registry: The registry with the schemas of records in Avro; None if there are none.
     """
 
     values: ValueRules = field(default_factory=ValueRules)
     unknown: Literal["fail", "ignore"] = "fail"
-    truncate: Literal["fail", "ignore"] = "fail"
+    truncate: TruncateRule = "fail"
+    registry: RegistrySettings | None = None
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The parser of one shape."""
-
-    shape: Shape
-    parser: JsonParser
-    encodings: dict[str, Encoding]
-    decimals: tuple[str, ...] = ()
-    """Columns of decimals as JSON numbers: Arrow would read texts as numbers, too."""
-
-    def may_misread(self, texts: pa.Array) -> bool:
-        """Return True if a record may have a text in one of `decimals`."""
-        found = (pc.match_substring(texts, f'"{name}":"') for name in self.decimals)
-        return any(pc.any(flags).as_py() for flags in found)
+class _Plan(Protocol):
+    """A parser of records of one schema or shape."""
 
     @property
-    def watched(self) -> str:
-        """The object with the columns of the table."""
-        return "after" if self.shape.form == "envelope" else ""
+    def form(self) -> Form: ...
+
+    @property
+    def encodings(self) -> Encodings: ...
+
+    def parse(
+        self, texts: pa.Array, *, finds_unknown: bool
+    ) -> tuple[pa.StructArray | None, Collection[str]]:
+        """Return the parsed records and the names of unknown columns; None if one does not fit."""
+        ...
+
+    def explain(self, text: bytes) -> str:
+        """Return the fault of a bad record: a predicate without data of the record."""
+        ...
 
 
-class _BadRecordError(Exception):
-    """A record cannot be decoded: its number, and the reason."""
+class _BadRecords:
+    """The bad records of a batch, by number, with the reasons.
 
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(row, reason)
-        self.row, self.reason = row, reason
+    Attributes:
+        are_kept: False if the first one is an error.
+    """
+
+    def __init__(self) -> None:
+        self.are_kept = False
+        self.reasons: dict[int, str] = {}
+
+    def add(self, row: int, reason: str) -> None:
+        """Add a record.
+
+        Raises:
+            FatalRecordError: If that is an error.
+        """
+        if not self.are_kept:
+            raise FatalRecordError(row, reason)
+        self.reasons.setdefault(row, reason)
 
 
 class DebeziumDecoder:
@@ -115,16 +113,34 @@ class DebeziumDecoder:
         columns: The columns of the table.
         keys: Its key columns.
         rules: Rules for records.
+        bad: The bad records, if they are those of another decoder too.
     """
 
-    def __init__(self, columns: pa.Schema, keys: Sequence[str], rules: DebeziumRules) -> None:
+    def __init__(
+        self,
+        columns: pa.Schema,
+        keys: Sequence[str],
+        rules: DebeziumRules,
+        bad: _BadRecords | None = None,
+    ) -> None:
         fields = [pa.field(each.name, to_decoded_type(each.type)) for each in columns]
         self.columns = pa.schema(fields)
         self._keys = tuple(keys)
         self._rules = rules
-        self._plans: dict[bytes | None, _Plan] = {}
+        self._bad = bad or _BadRecords()
+        self._reader = RowReader(self.columns, self._keys, rules.truncate)
+        self._json = JsonEvents(self.columns, self._keys, rules.values)
+        self._avro = self._create_avro()
+        self._plans: dict[bytes | None, JsonPlan] = {}
         self._of_keys: DebeziumDecoder | None = None
-        self._from_before: list[Rows] = []
+        self._has_rows = False
+
+    def _create_avro(self) -> AvroEvents | None:
+        if self._rules.registry is None:
+            return None
+        from krishiv_spark.changes.avro_events import AvroEvents
+
+        return AvroEvents(self.columns, self._keys, self._rules.values, self._rules.registry)
 
     def decode(self, values: pa.Array, keys: pa.Array, locate: Callable[[int], str]) -> Changes:
         """Decode the records of a batch.
@@ -140,200 +156,181 @@ class DebeziumDecoder:
         """
         try:
             pieces = list(self._decode_all(values.cast(pa.binary()), keys.cast(pa.binary())))
-        except _BadRecordError as error:
+        except FatalRecordError as error:
             raise SchemaError(
                 f"{locate(error.row)}: the value {error.reason}. Nothing of this batch was "
                 "written; the query repeats it, and may continue with its checkpoint"
             ) from None
         return sort_changes(pieces, self.columns)
 
+    def decode_good(
+        self, values: pa.Array, keys: pa.Array, locate: Callable[[int], str]
+    ) -> tuple[Changes, dict[int, str]]:
+        """Decode the good records of a batch; see `decode`.
+
+        Returns:
+            The changes, and the reasons of the bad records by their numbers.
+
+        Raises:
+            SchemaError: If the table cannot follow a record: it has another column than the table,
+                or is a ``TRUNCATE``.
+        """
+        self._bad.are_kept, self._bad.reasons = True, {}
+        changes, bad = self.decode(values, keys, locate), self._bad.reasons
+        return drop_records(changes, bad) if bad else changes, bad
+
     def decode_rows(self, part: Unwrapped) -> Iterator[Changes]:
         """Decode records that are rows only, such as keys."""
-        yield from self._decode_part(part, [])
+        yield from self._decode_part(part)
 
     def _decode_all(self, values: pa.Array, keys: pa.Array) -> Iterator[Changes]:
+        self._reader.forget()
         missing = values.is_null().to_numpy(zero_copy_only=False)
         present = np.flatnonzero(~missing)
-        without_key: list[Rows] = []
         if len(present):
-            for part in unwrap(values.take(pa.array(present)), present):
-                is_null = _to_flags(pc.equal(part.texts, b"null"))
+            for part in self._split(values.take(pa.array(present)), present):
+                is_null = is_true(pc.equal(part.texts, b"null"))
                 missing[part.rows[is_null]] = True
-                yield from self._decode_part(part.filter(~is_null), without_key)
+                yield from self._decode_part(part.filter(~is_null))
         self._check_keys(keys)
         tombstones = np.flatnonzero(missing)
         if len(tombstones):
             yield from self._delete_by_keys(keys, tombstones, is_needed=False)
-        for rows in without_key:
+        for rows in self._reader.keyless:
             yield from self._delete_by_keys(keys, rows, is_needed=True)
+
+    def _split(self, texts: pa.Array, rows: Rows) -> Iterator[Unwrapped]:
+        """Yield records by their schemas: those of a registry, or of the records themselves."""
+        if self._avro is not None:
+            for part in self._avro.split(texts, rows):
+                if part.schema is not None:
+                    yield part
+                elif len(part.rows):
+                    yield from unwrap(part.texts, part.rows)
+        elif len(rows):
+            yield from unwrap(texts, rows)
 
     def _check_keys(self, keys: pa.Array) -> None:
         """Refuse deletes whose records have another key than the table's.
 
         For such columns, a row before its delete has nulls or other values than the database
         (unless its replica identity is FULL), so that another row would be deleted, or none.
-
-        Raises:
-            _BadRecordError: If there is such a record.
         """
-        rows, self._from_before = self._from_before, []
-        for row in (row for part in rows for row in part.tolist()):
-            try:
-                found = load_object(keys[row].as_py() or b"")
-            except UnreadableRecord:
-                continue  # a key of another converter, or none
-            found = found["payload"] if is_wrapped(found) else found
-            if isinstance(found, dict) and not all(name in found for name in self._keys):
-                raise _BadRecordError(
+        for row in (row for part in self._reader.from_before for row in part.tolist()):
+            found = self._read_key(keys[row].as_py())
+            # Without one, it is a key of another converter, or none.
+            if found is not None and not all(name in found for name in self._keys):
+                self._bad.add(
                     row,
                     "is a delete, and the key of its record has the columns "
                     f"{', '.join(list(found)[:_MOST_NAMES])}: set 'keyColumns' to the key of the "
                     "database's table",
                 )
 
-    def _decode_part(self, part: Unwrapped, without_key: list[Rows]) -> Iterator[Changes]:
-        """Decode records with one schema: at once by the last plan, or group by group."""
+    def _read_key(self, key: bytes | None) -> dict[str, bool] | None:
+        """Return whether each field of a record's key has a value; None if it has no fields."""
+        if self._avro is not None and key is not None and key.startswith(b"\0"):
+            return self._avro.read_key(key)
+        return list_key_values(key)
+
+    # --- parts with one schema
+
+    def _decode_part(self, part: Unwrapped) -> Iterator[Changes]:
         if not len(part.rows):
             return
-        plan = self._plans.get(part.schema) or self._sample(part)
+        if isinstance(part.schema, int):
+            yield from self._decode_registered(part, part.schema)
+        else:
+            yield from self._decode_json(part, part.schema)
+
+    def _decode_registered(self, part: Unwrapped, schema: int) -> Iterator[Changes]:
+        assert self._avro is not None
+        try:
+            plan = self._avro.plan(schema)
+        except SchemaError as error:
+            self._refuse_all(part.rows, str(error))
+            return
+        if plan is not None:
+            yield from self._decode_halves(plan, part, np.arange(len(part.rows)))
+
+    def _decode_json(self, part: Unwrapped, schema: bytes | None) -> Iterator[Changes]:
+        """Decode records with one schema: at once by the last plan, or group by group."""
+        plan = self._plans.get(schema) or self._sample(part, schema)
         if plan is not None and not plan.may_misread(part.texts):
-            found = self._attempt(plan, part.texts, part.rows, without_key, is_examined=False)
+            found = self._attempt(plan, part.texts, part.rows, is_examined=False)
             if found is not None:
                 yield from found
                 return
-        wrapped: list[tuple[int, bytes]] = []
-        for shape, own in self._group(part, wrapped):
-            plan = self._add_plan(shape, part, int(own[0]))
-            yield from self._decode_halves(plan, part, own, without_key)
-        if wrapped:
-            rows = np.array([part.rows[row] for row, _ in wrapped])
-            for inner in unwrap(pa.array([text for _, text in wrapped], pa.binary()), rows):
-                yield from self._decode_part(inner, without_key)
+        groups = self._json.group(part.texts, are_bare=schema is None)
+        for index, reason in groups.unreadable.items():
+            self._bad.add(int(part.rows[index]), reason)
+        for shape, own in groups.shapes:
+            plan = self._add_plan(shape, schema, part.rows[own])
+            if plan is not None:
+                yield from self._decode_halves(plan, part, own)
+        if groups.wrapped:
+            rows = part.rows[np.array([*groups.wrapped])]
+            for inner in unwrap(pa.array([*groups.wrapped.values()], pa.binary()), rows):
+                yield from self._decode_part(inner)
 
-    def _sample(self, part: Unwrapped) -> _Plan | None:
+    def _sample(self, part: Unwrapped, schema: bytes | None) -> JsonPlan | None:
         """Return a plan for the most frequent shape of the first records."""
-        first = Unwrapped(part.schema, part.texts[:_SAMPLED], part.rows[:_SAMPLED])
-        groups = self._group(first, [])
-        if not groups:
+        groups = self._json.group(part.texts[:_SAMPLED], are_bare=schema is None)
+        if not groups.shapes:
             return None
-        shape, own = max(groups, key=lambda group: len(group[1]))
-        return self._add_plan(shape, part, int(own[0]))
-
-    def _add_plan(self, shape: Shape, part: Unwrapped, row: int) -> _Plan:
-        """Return the plan of a shape, which later records of this schema are tried with first.
-
-        Raises:
-            _BadRecordError: For this row, if a column cannot have values of this kind.
-        """
+        shape, _ = max(groups.shapes, key=lambda group: len(group[1]))
         try:
-            plan = self._create_plan(shape, part.schema)
+            self._plans[schema] = self._json.create_plan(shape, schema)
+        except SchemaError:
+            return None  # the groups of all records have the reason
+        return self._plans[schema]
+
+    def _add_plan(self, shape: Shape, schema: bytes | None, rows: Rows) -> JsonPlan | None:
+        """Return the plan of a shape, which later records of this schema are tried with first."""
+        try:
+            self._plans[schema] = self._json.create_plan(shape, schema)
         except SchemaError as error:
-            raise _BadRecordError(int(part.rows[row]), f"cannot be read: {error}") from None
-        self._plans[part.schema] = plan
-        return plan
+            self._refuse_all(rows, f"cannot be read: {error}")
+            return None
+        return self._plans[schema]
 
-    def _group(self, part: Unwrapped, wrapped: list[tuple[int, bytes]]) -> list[tuple[Shape, Rows]]:
-        """Examine records one by one, and group them by shape."""
-        groups: list[tuple[Shape, list[int]]] = []
-        for row, text in enumerate(part.texts.to_pylist()):
-            try:
-                found = load_object(text)
-                if part.schema is None and is_wrapped(found):
-                    wrapped.append((row, rewrap(found)))
-                    continue
-                shape = examine(found, self.columns, self._keys)
-            except UnreadableRecord as error:
-                raise _BadRecordError(int(part.rows[row]), str(error)) from None
-            if shape is None:
-                continue
-            for number, (other, members) in enumerate(groups):
-                if (both := other.merge(shape)) is not None:
-                    groups[number] = (both, members)
-                    members.append(row)
-                    break
-            else:
-                groups.append((shape, [row]))
-        return [(shape, np.array(members, np.int64)) for shape, members in groups]
+    def _refuse_all(self, rows: Rows, reason: str) -> None:
+        for row in rows.tolist():
+            self._bad.add(row, reason)
 
-    def _create_plan(self, shape: Shape, schema: bytes | None) -> _Plan:
-        try:
-            rules = apply_schema(schema, self._rules.values)
-            contradiction = find_contradiction(schema, self.columns)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise SchemaError(f"its schema cannot be read ({type(error).__name__})") from None
-        if contradiction is not None:
-            raise SchemaError(contradiction)
-        encodings = {}
-        for each in self.columns:
-            given, element = shape.kind_of(each.name, each.type)
-            encodings[each.name] = build_encoding(each.type, given, each.name, rules, element)
-        reads = [pa.field(name, made.read) for name, made in encodings.items()]
-        if shape.form == "envelope":
-            before = [each for each in reads if each.name in self._keys]
-            kind = [
-                pa.field("op", pa.string()),
-                pa.field("before", pa.struct(before)),
-                pa.field("after", pa.struct(reads)),
-                pa.field("source", pa.struct([("lsn", pa.int64())])),
-            ]
-        else:
-            # Also if no record had a flag so far: a later one must not be taken for an upsert.
-            flags = [name for name in _ADDED if name not in encodings]
-            kind = [*reads, *(pa.field(name, _flag_type(shape, name)) for name in flags)]
-        decimals = [name for name, one in encodings.items() if pa.types.is_decimal(one.read)]
-        return _Plan(shape, JsonParser(pa.struct(kind)), encodings, tuple(decimals))
-
-    def _decode_halves(
-        self, plan: _Plan, part: Unwrapped, own: Rows, without_key: list[Rows]
-    ) -> Iterator[Changes]:
+    def _decode_halves(self, plan: _Plan, part: Unwrapped, own: Rows) -> Iterator[Changes]:
         """Decode records of one shape; if some are bad, halves are tried until one is left."""
-        found = self._attempt(plan, part.texts.take(pa.array(own)), part.rows[own], without_key)
+        found = self._attempt(plan, part.texts.take(pa.array(own)), part.rows[own])
         if found is not None:
             yield from found
         elif len(own) == 1:
-            reason = self._explain(plan, part.texts[int(own[0])].as_py())
-            raise _BadRecordError(int(part.rows[own[0]]), reason)
+            reason = plan.explain(part.texts[int(own[0])].as_py())
+            self._bad.add(int(part.rows[own[0]]), reason)
         else:
             middle = len(own) // 2
-            yield from self._decode_halves(plan, part, own[:middle], without_key)
-            yield from self._decode_halves(plan, part, own[middle:], without_key)
+            yield from self._decode_halves(plan, part, own[:middle])
+            yield from self._decode_halves(plan, part, own[middle:])
 
     def _attempt(
-        self,
-        plan: _Plan,
-        texts: pa.Array,
-        rows: Rows,
-        without_key: list[Rows],
-        *,
-        is_examined: bool = True,
+        self, plan: _Plan, texts: pa.Array, rows: Rows, *, is_examined: bool = True
     ) -> list[Changes] | None:
         """Decode records by one plan; None if one of them does not fit it.
 
         If they were not examined, a row that has only its key does not fit either: it may be
         another record with a field of this name.
         """
-        is_row = plan.shape.form == "row"
-        watched = plan.watched if self._rules.unknown == "fail" else None
-        objects, more = plan.parser.parse_all(texts, watched)
-        if objects is None:
-            # A field of several types cannot be inferred: without a search for other fields.
-            objects, _ = plan.parser.parse_all(texts)
-            more = frozenset() if objects is None else self._find_more(texts)
+        objects, unknown = plan.parse(texts, finds_unknown=self._rules.unknown == "fail")
         if objects is None:
             return None
-        keyless: list[Rows] = []
         try:
-            if is_row:
-                made = list(self._read_rows(plan, objects, rows))
-                if not is_examined and self._may_be_others(made):
-                    return None
-            else:
-                made = list(self._read_envelopes(plan, objects, rows, keyless))
+            made = self._reader.read(plan.form, plan.encodings, objects, rows)
         except (pa.ArrowException, ValueError):
             return None
+        if plan.form == "row" and not is_examined and self._may_be_others(made):
+            return None
         # Only now it is certain that the records have this form.
-        self._check_unknown(plan, more, rows)
-        without_key.extend(keyless)
+        self._check_unknown(unknown, rows)
+        self._has_rows |= plan.form == "row"
         return made
 
     def _may_be_others(self, made: Sequence[Changes]) -> bool:
@@ -344,134 +341,15 @@ class DebeziumDecoder:
             empty &= upserts.column(name).is_null().to_numpy(zero_copy_only=False)
         return bool(empty.any())
 
-    def _find_more(self, texts: pa.Array) -> frozenset[str]:
-        found: set[str] = set()
-        for text in texts.to_pylist():
-            value = load_object(text)
-            row = value.get("after") if isinstance(value.get("source"), dict) else value
-            found.update(row or ())
-        return frozenset(found - {*self.columns.names})
-
-    def _check_unknown(self, plan: _Plan, names: Collection[str], rows: Rows) -> None:
-        """Refuse columns that the table does not have, except those that Debezium adds to rows."""
-        if plan.shape.form == "row":
-            names = [name for name in names if not name.startswith("__")]
+    def _check_unknown(self, names: Collection[str], rows: Rows) -> None:
+        """Refuse columns that the table does not have."""
         if names and self._rules.unknown == "fail":
             shown = ", ".join(map(repr, sorted(names)[:_MOST_NAMES]))
-            raise _BadRecordError(
+            raise FatalRecordError(
                 int(rows[0]),
                 f"or one after it has columns that the table does not have: {shown}. Add them to "
                 "the table (ALTER TABLE ... ADD COLUMN), or set 'unknownFields' = 'ignore'",
             )
-
-    # --- rows
-
-    def _read_rows(self, plan: _Plan, objects: pa.StructArray, rows: Rows) -> Iterator[Changes]:
-        operations, flags = (objects.field(name).cast(pa.string()) for name in _ADDED)
-        deletes = _to_flags(pc.is_in(operations, _DELETES)) | _to_flags(pc.equal(flags, "true"))
-        upserts = np.flatnonzero(~deletes)
-        chosen = objects.take(pa.array(upserts))
-        yield self._upsert(plan, chosen, rows[upserts])
-        deleted = np.flatnonzero(deletes)
-        if len(deleted):
-            yield self._delete(plan, objects.take(pa.array(deleted)), rows[deleted])
-
-    def _read_envelopes(
-        self, plan: _Plan, objects: pa.StructArray, rows: Rows, without_key: list[Rows]
-    ) -> Iterator[Changes]:
-        operations, after, before = (objects.field(name) for name in ("op", "after", "before"))
-        positions = objects.field("source").field("lsn")
-        is_upsert = np.asarray(pc.is_in(operations, _UPSERTS))
-        is_delete = np.asarray(pc.is_in(operations, _DELETES))
-        self._check_others(operations, ~(is_upsert | is_delete), rows)
-        chosen = np.flatnonzero(is_upsert)
-        upserted = after.take(pa.array(chosen))
-        if upserted.null_count:
-            raise ValueError("an upsert without a row")
-        at = positions.take(pa.array(chosen))
-        made = self._upsert(plan, upserted, rows[chosen], at)
-        has_before = np.ones(len(objects), np.bool_)
-        for name in self._keys:
-            has_before &= before.field(name).is_valid().to_numpy(zero_copy_only=False)
-        has_before &= before.is_valid().to_numpy(zero_copy_only=False)
-        changed = np.flatnonzero(is_upsert & has_before)
-        if len(changed):
-            at = positions.take(pa.array(changed))
-            old = self._delete(plan, before.take(pa.array(changed)), rows[changed], at)
-            new = made.rows.take(pa.array(np.searchsorted(chosen, changed)))
-            yield filter_changes(old, ~_have_equal_keys(old.rows, new, self._keys))
-        yield made
-        deleted = np.flatnonzero(is_delete & has_before)
-        if len(deleted):
-            at = positions.take(pa.array(deleted))
-            yield self._delete(plan, before.take(pa.array(deleted)), rows[deleted], at)
-            self._from_before.append(rows[deleted])
-        keyless = np.flatnonzero(is_delete & ~has_before)
-        if len(keyless):
-            without_key.append(rows[keyless])
-
-    def _check_others(self, operations: pa.Array, others: NDArray[np.bool_], rows: Rows) -> None:
-        """Refuse operations that are neither upserts nor deletes, except messages.
-
-        Raises:
-            ValueError: If an operation is missing or unknown.
-            _BadRecordError: If the table was truncated, and that is not to be ignored.
-        """
-        for row in np.flatnonzero(others):
-            operation = operations[int(row)].as_py()
-            if operation == _TRUNCATE and self._rules.truncate == "fail":
-                raise _BadRecordError(
-                    int(rows[row]),
-                    "is the event of a TRUNCATE, which names no rows: empty the table or build "
-                    "the mirror again, and set 'truncateEvents' = 'ignore' to skip the event",
-                )
-            if operation not in {_TRUNCATE, _MESSAGE}:
-                raise ValueError("an unknown operation")
-
-    def _upsert(
-        self,
-        plan: _Plan,
-        found: pa.StructArray,
-        rows: Rows,
-        positions: pa.Array | None = None,
-    ) -> Changes:
-        columns, kept = [], {}
-        for name, encoding in plan.encodings.items():
-            values = found.field(name)
-            if encoding.is_kept is not None:
-                is_kept = np.asarray(pc.fill_null(encoding.is_kept(values), False))  # noqa: FBT003  Arrow's function
-                if is_kept.any():
-                    kept[name] = is_kept
-                    places = np.arange(len(values))
-                    values = values.take(pa.array(places, mask=is_kept))
-            columns.append(encoding.convert(values))
-        batch = pa.RecordBatch.from_arrays(
-            [
-                _as_type(column, each.type)
-                for column, each in zip(columns, self.columns, strict=True)
-            ],
-            schema=self.columns,
-        )
-        for name in self._keys:
-            if batch.column(name).null_count:
-                raise ValueError("a row without its key")
-        flags = pa.array(np.zeros(len(batch), np.bool_))
-        names = list_kept_names(kept, len(batch))
-        at = pa.nulls(len(batch), pa.int64()) if positions is None else positions
-        return Changes(batch, flags, names, at, rows)
-
-    def _delete(
-        self, plan: _Plan, found: pa.StructArray, rows: Rows, positions: pa.Array | None = None
-    ) -> Changes:
-        columns = []
-        for each in self.columns:
-            if each.name in self._keys:
-                values = plan.encodings[each.name].convert(found.field(each.name))
-                columns.append(_as_type(values, each.type))
-            else:
-                columns.append(pa.nulls(len(found), each.type))
-        batch = pa.RecordBatch.from_arrays(columns, schema=self.columns)
-        return to_deletes(batch, rows, positions)
 
     # --- keys of records
 
@@ -485,17 +363,19 @@ class DebeziumDecoder:
         """
         if self._of_keys is None:
             columns = pa.schema([self.columns.field(name) for name in self._keys])
-            rules = DebeziumRules(self._rules.values, unknown="ignore")
-            self._of_keys = DebeziumDecoder(columns, self._keys, rules)
+            rules = DebeziumRules(
+                self._rules.values, unknown="ignore", registry=self._rules.registry
+            )
+            self._of_keys = DebeziumDecoder(columns, self._keys, rules, self._bad)
         # Of rows alone, a tombstone may be the only trace of a delete.
-        is_needed |= any(plan.shape.form == "row" for plan in self._plans.values())
+        is_needed |= self._has_rows
         for row in self._find_strange_keys(keys, rows):
             if is_needed:
-                raise _BadRecordError(row, f"is a delete, and {_ADVICE_KEY}")
+                self._bad.add(row, f"is a delete, and {_ADVICE_KEY}")
             rows = rows[rows != row]
         if not len(rows):
             return
-        for part in unwrap(keys.take(pa.array(rows)), rows):
+        for part in self._split(keys.take(pa.array(rows)), rows):
             for found in self._of_keys.decode_rows(part):
                 missing = [each for each in self.columns if each.name not in self._keys]
                 columns = {name: found.rows.column(name) for name in self._keys}
@@ -508,77 +388,7 @@ class DebeziumDecoder:
         """Return the records whose keys are not objects with the key columns."""
         strange = []
         for row, key in zip(rows.tolist(), keys.take(pa.array(rows)).to_pylist(), strict=True):
-            try:
-                found = load_object(key or b"")
-                found = found["payload"] if is_wrapped(found) else found
-                if not all(found.get(name) is not None for name in self._keys):
-                    strange.append(row)
-            except (UnreadableRecord, AttributeError):
+            found = self._read_key(key)
+            if found is None or not all(found.get(name) for name in self._keys):
                 strange.append(row)
         return strange
-
-    # --- reasons
-
-    def _explain(self, plan: _Plan, text: bytes) -> str:
-        """Return the fault of a bad record: a predicate without data of the record."""
-        found: Any = load_object(text)
-        if plan.shape.form == "envelope":
-            operation = found["op"]
-            if operation not in _KNOWN:
-                return "has an unknown operation in 'op'"
-            found = found.get("before" if operation == "d" else "after")
-            if not isinstance(found, dict):
-                return f"has the operation {operation!r}, and no row"
-        for name in self._keys:
-            if found.get(name) is None:
-                return f"has no value in the key column {name!r}"
-        for name, encoding in plan.encodings.items():
-            if not _is_readable(name, encoding, found.get(name)):
-                kind = self.columns.field(name).type
-                return f"has a value in column {name!r} that cannot be read as {kind}"
-        return "cannot be read"
-
-
-def _is_readable(name: str, encoding: Encoding, value: object) -> bool:
-    text = json.dumps({name: value}).encode()
-    parser = JsonParser(pa.struct([(name, encoding.read)]))
-    found, _ = parser.parse_all(pa.array([text], pa.binary()))
-    if found is None:
-        return False
-    try:
-        _convert(encoding, found.field(name))
-    except (pa.ArrowException, ValueError, SchemaError):
-        return False
-    return True
-
-
-def _convert(encoding: Encoding, values: pa.Array) -> tuple[pa.Array, NDArray[np.bool_] | None]:
-    """Return the values of a column, and which of them stand for unchanged ones; None for none."""
-    if encoding.is_kept is None:
-        return encoding.convert(values), None
-    is_kept = _to_flags(encoding.is_kept(values))
-    if not is_kept.any():
-        return encoding.convert(values), None
-    return encoding.convert(values.take(pa.array(np.arange(len(values)), mask=is_kept))), is_kept
-
-
-def _to_flags(values: pa.Array) -> NDArray[np.bool_]:
-    """Return flags; null is False."""
-    return np.asarray(pc.fill_null(values, fill_value=False))
-
-
-def _flag_type(shape: Shape, name: str) -> pa.DataType:
-    return pa.bool_() if shape.flags.get(name) == "bool" else pa.string()
-
-
-def _as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    return values if values.type.equals(kind) else values.cast(kind)
-
-
-def _have_equal_keys(
-    one: pa.RecordBatch, other: pa.RecordBatch, keys: Sequence[str]
-) -> NDArray[np.bool_]:
-    found = np.ones(len(one), np.bool_)
-    for name in keys:
-        found &= np.asarray(pc.equal(one.column(name), other.column(name)))
-    return found

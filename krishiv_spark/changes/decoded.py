@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 __all__ = [
     "Changes",
     "Rows",
+    "drop_records",
     "filter_changes",
     "list_kept_names",
     "sort_changes",
@@ -69,6 +70,11 @@ def filter_changes(changes: Changes, flags: NDArray[np.bool_]) -> Changes:
         changes.positions.filter(mask),
         changes.records[flags],
     )
+
+
+def drop_records(changes: Changes, records: Collection[int]) -> Changes:
+    """Return the changes without those of some records."""
+    return filter_changes(changes, ~np.isin(changes.records, np.array([*records], np.int64)))
 
 
 def list_kept_names(kept: Mapping[str, NDArray[np.bool_]], count: int) -> pa.Array:

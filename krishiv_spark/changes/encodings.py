@@ -15,11 +15,10 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import md5
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from krishiv_spark.arrow.cast import is_uuid
 from krishiv_spark.arrow.compute import (
@@ -31,31 +30,22 @@ from krishiv_spark.arrow.compute import (
     same,
     struct_with,
 )
-from krishiv_spark.arrow.json_types import JsonRules, build_form
+from krishiv_spark.changes.decimal_forms import (
+    SCALED,
+    SCALED_BYTES,
+    decode_base64,
+    format_scaled_objects,
+    format_unscaled,
+    from_decimal_texts,
+    from_scaled_objects,
+    from_unscaled,
+)
 from krishiv_spark.changes.options import TimestampUnit, ValueRules
+from krishiv_spark.changes.time_forms import build_time_text, from_days, to_times, to_timestamps
+from krishiv_spark.changes.value_forms import ValueForm, ValueKind, default_form
 from krishiv_spark.errors import SchemaError
 
-__all__ = [
-    "Encoding",
-    "JsonKind",
-    "build_encoding",
-    "default_kind",
-    "find_kind",
-    "to_decoded_type",
-]
-
-JsonKind: TypeAlias = Literal["number", "text", "bool", "object", "array"]
-"""The kind of a JSON value; null has none."""
-
-_PER_UNIT = {"ms": 1000, "us": 1, "ns": 1}
-_MOST_BYTES = 16
-_MOST_SCALE = 16_383  # of PostgreSQL
-_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The years 1 to 9999 in microseconds since 1970, which dates of Python and Iceberg's bounds have.
-PostgreSQL's infinite times are beyond them."""
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-_SCALED = pa.struct([("scale", pa.int32()), ("value", pa.string())])
-"""Debezium's ``VariableScaleDecimal``."""
+__all__ = ["Encoding", "build_encoding", "to_decoded_type"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +53,7 @@ class Encoding:
     """One form of the values of a column.
 
     Attributes:
-        read: The type that is read from JSON.
+        read: The type that is read from JSON or Avro.
         convert: A function that converts it. It raises `pyarrow.ArrowException` or `SchemaError`
             for a bad value.
         is_kept: A function that returns True for each value that stands for an unchanged one; None
@@ -91,56 +81,22 @@ def to_decoded_type(kind: pa.DataType) -> pa.DataType:
     return pa.list_(fields[0].with_name("element"))
 
 
-def find_kind(value: object) -> JsonKind | None:
-    """Return the kind of a value of Python's `json`; None for null."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, (int, float)):
-        return "number"
-    if isinstance(value, str):
-        return "text"
-    return "object" if isinstance(value, dict) else "array"
-
-
-def default_kind(kind: pa.DataType) -> JsonKind:
-    """Return the kind of most values of a type, for a column that has only nulls so far."""
-    if pa.types.is_boolean(kind):
-        return "bool"
-    if pa.types.is_list(kind):
-        return "array"
-    if pa.types.is_struct(kind) or pa.types.is_map(kind):
-        return "object"
-    if pa.types.is_timestamp(kind):
-        return "text" if kind.tz else "number"
-    is_text = pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind)
-    return "text" if is_text else "number"
-
-
-def build_encoding(
-    kind: pa.DataType,
-    given: JsonKind,
-    name: str,
-    rules: ValueRules,
-    element: JsonKind | None = None,
-) -> Encoding:
-    """Return the encoding of a column whose values have some kind in JSON.
+def build_encoding(kind: pa.DataType, form: ValueForm, name: str, rules: ValueRules) -> Encoding:
+    """Return the encoding of a column whose values have some form.
 
     Args:
         kind: The type of the column, as of `to_decoded_type`.
-        given: The kind of its values.
+        form: The form of its values.
         name: Name of the column.
-        rules: Rules for what JSON does not determine.
-        element: The kind of the elements of an array; None for the usual one.
+        rules: Rules for what the form does not determine.
 
     Raises:
-        SchemaError: If values of the type cannot have this kind.
+        SchemaError: If values of the type cannot have this form.
     """
     build = next((build for test, build in _BUILDERS if test(kind)), None)
-    made = None if build is None else build(kind, given, _ValueColumn(name, rules, element))
+    made = None if build is None else build(kind, form, _ValueColumn(name, rules))
     if made is None:
-        raise SchemaError(f"field {name!r} has {_KINDS[given]}, which is no {_describe(kind)}")
+        raise SchemaError(f"field {name!r} has {_KINDS[form.kind]}, which is no {_describe(kind)}")
     return made
 
 
@@ -150,20 +106,26 @@ class _ValueColumn:
 
     name: str
     rules: ValueRules
-    element: JsonKind | None = None
+
+    def unit_of(self, form: ValueForm) -> TimestampUnit:
+        """Return the unit of times."""
+        return form.unit or self.rules.unit_of(self.name)
 
     def is_placeholder(self, texts: pa.Array) -> pa.Array:
-        """Return True for each text that is the placeholder, also of an ``hstore`` or of bytes."""
+        """Return True for each value that is the placeholder, also of an ``hstore`` or of bytes."""
         word = self.rules.placeholder
+        if pa.types.is_binary(texts.type):
+            return pc.equal(texts, pa.scalar(word.encode(), pa.binary()))
         stores = [json.dumps({word: word}, separators=(",", sign)) for sign in (":", ": ")]
         raw = base64.b64encode(word.encode()).decode()
         return pc.is_in(texts, pa.array([word, raw, *stores]))
 
 
-_KINDS: dict[JsonKind, str] = {
+_KINDS: dict[ValueKind, str] = {
     "number": "a number",
     "text": "a text",
     "bool": "true or false",
+    "bytes": "bytes",
     "object": "an object",
     "array": "an array",
 }
@@ -178,15 +140,15 @@ def _describe(kind: pa.DataType) -> str:
         return str(kind)
 
 
-def _build_plain(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
+def _build_plain(kind: pa.DataType, form: ValueForm, column: _ValueColumn) -> Encoding | None:
     del column
-    usual = default_kind(kind)
-    if given == "text" and pa.types.is_floating(kind):
+    usual = default_form(kind).kind
+    if form.kind == "text" and pa.types.is_floating(kind):
         # NaN and Infinity, which JSON has no numbers for.
         return Encoding(pa.string(), lambda texts: texts.cast(kind))
-    if given == usual == "number" and pa.types.is_float32(kind):
+    if form.kind == usual == "number" and pa.types.is_float32(kind):
         return Encoding(pa.float64(), _to_floats)
-    return Encoding(kind) if given == usual else None
+    return Encoding(kind) if form.kind == usual else None
 
 
 def _to_floats(numbers: pa.Array) -> pa.Array:
@@ -196,25 +158,33 @@ def _to_floats(numbers: pa.Array) -> pa.Array:
     return found
 
 
-def _build_text(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
-    if given == "object":  # a NUMERIC without a scale has more digits than any decimal
-        return Encoding(_SCALED, _format_scaled_objects)
-    scale = column.rules.scales.get(column.name)
-    if scale is not None and given == "text":
-        return Encoding(kind, lambda texts: _format_unscaled(texts, scale), column.is_placeholder)
-    return Encoding(kind, is_kept=column.is_placeholder) if given == "text" else None
-
-
-def _build_bytes(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
-    del kind
-    if given != "text":
+def _build_text(kind: pa.DataType, form: ValueForm, column: _ValueColumn) -> Encoding | None:
+    if form.kind == "object":  # a NUMERIC without a scale has more digits than any decimal
+        return Encoding(_find_scaled(form), format_scaled_objects)
+    if form.kind not in ("text", "bytes"):
         return None
+    scale, read = form.scale, pa.binary() if form.kind == "bytes" else kind
+    if scale is not None:
+        return Encoding(read, lambda values: format_unscaled(values, scale), column.is_placeholder)
+    return Encoding(kind, is_kept=column.is_placeholder) if form.kind == "text" else None
+
+
+def _find_scaled(form: ValueForm) -> pa.DataType:
+    value = form.fields.get("value")
+    return SCALED_BYTES if value is not None and value.kind == "bytes" else SCALED
+
+
+def _build_bytes(kind: pa.DataType, form: ValueForm, column: _ValueColumn) -> Encoding | None:
     raw = column.rules.placeholder.encode()
+    if form.kind == "bytes":
+        return Encoding(kind, is_kept=column.is_placeholder)
+    if form.kind != "text":
+        return None
     if column.rules.binaries == "hex":
         kept = pa.array([raw.hex(), raw.decode()])
         return Encoding(pa.string(), _decode_hex, lambda texts: pc.is_in(texts, kept))
     both = pa.array([base64.b64encode(raw).decode(), raw.decode()])
-    return Encoding(pa.string(), _decode_base64, lambda texts: pc.is_in(texts, both))
+    return Encoding(pa.string(), decode_base64, lambda texts: pc.is_in(texts, both))
 
 
 def _decode_hex(texts: pa.Array) -> pa.Array:
@@ -231,193 +201,47 @@ def _decode_hex(texts: pa.Array) -> pa.Array:
 
 
 _HEX = r"^(?:[0-9A-Fa-f]{2})*$"
-_decode_base64: Convert = build_form(pa.binary(), JsonRules()).convert
 
 
-# --- decimals
+# --- decimals and times
 
 
-def _build_decimal(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
-    rules, name, kept = column.rules, column.name, column.is_placeholder
-    if given == "number":
+def _build_decimal(kind: pa.DataType, form: ValueForm, column: _ValueColumn) -> Encoding | None:
+    rules, kept, scale = column.rules, column.is_placeholder, form.scale
+    if form.kind == "number":
         return Encoding(kind)
-    if given == "object":
-        return Encoding(_SCALED, lambda objects: _from_scaled_objects(objects, kind))
-    if given != "text":
+    if form.kind == "object":
+        return Encoding(_find_scaled(form), lambda objects: from_scaled_objects(objects, kind))
+    if form.kind == "text" and scale is None:
+        if rules.decimals == "string":
+            return Encoding(pa.string(), lambda texts: from_decimal_texts(texts, kind), kept)
+        scale = int(kind.scale)
+    if form.kind not in ("text", "bytes") or scale is None:
         return None
-    if rules.decimals == "string" and name not in rules.scales:
-        return Encoding(pa.string(), lambda texts: _from_decimal_texts(texts, kind), kept)
-    scale = rules.scales.get(name, kind.scale)
-    return Encoding(pa.string(), lambda texts: _from_unscaled(texts, scale, kind), kept)
+    read = pa.binary() if form.kind == "bytes" else pa.string()
+    return Encoding(read, lambda values: from_unscaled(values, scale, kind), kept)
 
 
-def _from_decimal_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    wide = pa.decimal256(76, kind.scale)
-    return texts.cast(wide).cast(kind)
-
-
-def _from_unscaled(texts: pa.Array, scale: int, kind: pa.DataType) -> pa.Array:
-    """Convert base64 of big-endian numbers in two's complement (Connect's ``Decimal``)."""
-    unscaled = _read_unscaled(_decode_base64(texts))
-    return _rescale(unscaled, scale, kind)
-
-
-def _from_scaled_objects(objects: pa.StructArray, kind: pa.DataType) -> pa.Array:
-    """Convert objects with a scale each to decimals."""
-    texts, scales = objects.field("value"), objects.field("scale")
-    valid = objects.is_valid()
-    if pc.any(pc.and_(valid, pc.or_(texts.is_null(), scales.is_null()))).as_py():
-        raise pa.ArrowInvalid("an object without scale and value")
-    unscaled = _read_unscaled(_decode_base64(pc.if_else(valid, texts, None)))
-    found = np.where(valid, pc.fill_null(scales, 0), 0)
-    rows: list[NDArray[np.int64]] = []
-    parts: list[pa.Array] = []
-    for scale in np.unique(found):
-        rows.append(np.flatnonzero(found == scale))
-        parts.append(_rescale(unscaled.take(pa.array(rows[-1])), int(scale), kind))
-    order = np.argsort(np.concatenate(rows)) if rows else np.empty(0, np.int64)
-    return pa.concat_arrays(parts or [pa.array([], kind)]).take(pa.array(order))
-
-
-def _format_scaled_objects(objects: pa.StructArray) -> pa.Array:
-    """Format objects with a scale each as texts of all digits, as the database shows them.
-
-    They may have thousands of digits, so that only Python has the numbers.
-    """
-    pairs = zip(objects.field("scale").to_pylist(), objects.field("value").to_pylist(), strict=True)
-    valid = objects.is_valid().to_pylist()
-    found = [
-        _format_scaled(*pair) if is_there else None
-        for pair, is_there in zip(pairs, valid, strict=True)
-    ]
-    return pa.array(found, pa.string())
-
-
-def _format_unscaled(texts: pa.Array, scale: int) -> pa.Array:
-    return pa.array(
-        [None if text is None else _format_scaled(scale, text) for text in texts.to_pylist()],
-        pa.string(),
-    )
-
-
-def _format_scaled(scale: int | None, value: str | None) -> str:
-    if scale is None or value is None or abs(scale) > _MOST_SCALE:
-        raise pa.ArrowInvalid("an object without a scale and a value")
-    number = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
-    if scale <= 0:
-        return str(number * 10**-scale)
-    digits = str(abs(number)).rjust(scale + 1, "0")
-    return f"{'-' if number < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
-
-
-def _rescale(unscaled: pa.Array, scale: int, kind: pa.DataType) -> pa.Array:
-    """Return decimals of a type; digits that it does not have are an error."""
-    if not -_MOST_BYTES <= scale <= 38:  # noqa: PLR2004  digits of a decimal of 16 bytes
-        raise pa.ArrowInvalid("a scale that no decimal has")
-    whole = pa.Array.from_buffers(pa.decimal128(38, scale), len(unscaled), unscaled.buffers())
-    return whole.cast(pa.decimal256(76, max(scale, kind.scale))).cast(kind)
-
-
-def _read_unscaled(numbers: pa.Array) -> pa.Array:
-    """Return big-endian numbers of 1 to 16 bytes as decimals with scale 0.
-
-    Raises:
-        ArrowInvalid: If a number is empty or longer.
-    """
-    lengths = pc.fill_null(pc.binary_length(numbers), 0).to_numpy().astype(np.int64)
-    valid = numbers.is_valid().to_numpy(zero_copy_only=False)
-    if (lengths > _MOST_BYTES).any() or (lengths[valid] == 0).any():
-        raise pa.ArrowInvalid("a number without digits, or with too many")
-    joined = pc.binary_join(
-        pa.ListArray.from_arrays([0, len(numbers)], pc.fill_null(numbers, b"")), b""
-    )[0].as_py()
-    data = np.frombuffer(joined, np.uint8)
-    starts = np.cumsum(lengths) - lengths
-    found = np.zeros((len(numbers), _MOST_BYTES), np.uint8)
-    filled = np.flatnonzero(lengths)
-    found[filled[data[starts[filled]] >= 0x80]] = 0xFF  # noqa: PLR2004  the sign
-    rows = np.repeat(np.arange(len(numbers)), lengths)
-    within = np.arange(len(data)) - np.repeat(starts, lengths)
-    found[rows, lengths[rows] - 1 - within] = data
-    mask = None if valid.all() else pa.array(valid).buffers()[1]
-    return pa.Array.from_buffers(
-        pa.decimal128(38, 0), len(numbers), [mask, pa.py_buffer(found.reshape(-1))]
-    )
-
-
-# --- times
-
-
-def _build_time(kind: pa.DataType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
-    unit = column.rules.unit_of(column.name)
-    if given == "text":
-        return _build_time_text(kind)
-    if given != "number":
+def _build_time(kind: pa.DataType, form: ValueForm, column: _ValueColumn) -> Encoding | None:
+    unit = column.unit_of(form)
+    if form.kind == "text":
+        return Encoding(*build_time_text(kind))
+    if form.kind != "number":
         return None
     if pa.types.is_date(kind):
-        return Encoding(pa.int32(), lambda days: _check_days(days).cast(pa.date32()).cast(kind))
-    convert = _to_times if pa.types.is_time(kind) else _to_timestamps
+        return Encoding(pa.int32(), lambda days: from_days(days, kind))
+    convert = to_times if pa.types.is_time(kind) else to_timestamps
     return Encoding(pa.int64(), lambda numbers: convert(numbers, unit, kind))
-
-
-def _build_time_text(kind: pa.DataType) -> Encoding:
-    if pa.types.is_time(kind):
-        return Encoding(pa.string(), lambda texts: _parse_times(texts, kind))
-    form = build_form(kind, JsonRules())
-    # The mode ``isostring`` writes all of them with a zone, which is UTC.
-    if pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
-        return Encoding(
-            form.read, lambda texts: form.convert(pc.replace_substring_regex(texts, r"Z$", ""))
-        )
-    return Encoding(form.read, form.convert)
-
-
-def _check_days(days: pa.Array) -> pa.Array:
-    _check_between(days, _FIRST_DAY, _LAST_DAY)
-    return days
-
-
-def _to_microseconds(numbers: pa.Array, unit: TimestampUnit) -> pa.Array:
-    if unit == "ns":
-        # Arrow divides towards zero; times before 1970 are rounded down, as later ones.
-        rest = pc.bit_wise_and(pc.shift_right(numbers, 63), pa.scalar(999, pa.int64()))
-        return pc.divide(pc.subtract(numbers, rest), pa.scalar(1000, pa.int64()))
-    factor = pa.scalar(_PER_UNIT[unit], pa.int64())
-    return pc.multiply_checked(numbers, factor)
-
-
-def _to_timestamps(numbers: pa.Array, unit: TimestampUnit, kind: pa.DataType) -> pa.Array:
-    found = _to_microseconds(numbers, unit)
-    _check_between(found, _FIRST_US, _LAST_US)
-    return found.cast(pa.timestamp("us")).cast(kind)
-
-
-def _to_times(numbers: pa.Array, unit: TimestampUnit, kind: pa.DataType) -> pa.Array:
-    found = _to_microseconds(numbers, unit)
-    _check_between(found, 0, 86_400_000_000 - 1)
-    return found.cast(pa.time64("us")).cast(kind)
-
-
-def _parse_times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    local = pc.replace_substring_regex(texts, r"Z$", "")
-    stamps = pc.binary_join_element_wise("1970-01-01T", local, "").cast(pa.timestamp("us"))
-    return stamps.cast(pa.int64()).cast(pa.time64("us")).cast(kind)
-
-
-def _check_between(numbers: pa.Array, first: int, last: int) -> None:
-    found = pc.min_max(numbers).as_py()
-    if found["min"] is not None and (found["min"] < first or found["max"] > last):
-        raise pa.ArrowInvalid("a time outside of the years 1 to 9999, or of a day")
 
 
 # --- nested values
 
 
-def _build_list(kind: pa.ListType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
-    if given != "array":
+def _build_list(kind: pa.ListType, form: ValueForm, column: _ValueColumn) -> Encoding | None:
+    if form.kind != "array":
         return None
     value = kind.value_type
-    inner = build_encoding(value, column.element or default_kind(value), column.name, column.rules)
+    inner = build_encoding(value, form.element or default_form(value), column.name, column.rules)
     made = pa.list_(pa.field("element", value))
     return Encoding(
         pa.list_(inner.read),
@@ -426,10 +250,11 @@ def _build_list(kind: pa.ListType, given: JsonKind, column: _ValueColumn) -> Enc
     )
 
 
-def _build_map(kind: pa.MapType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
-    if given != "object":
+def _build_map(kind: pa.MapType, form: ValueForm, column: _ValueColumn) -> Encoding | None:
+    if form.kind != "object":
         return None
-    item = build_encoding(kind.item_type, default_kind(kind.item_type), column.name, column.rules)
+    value = form.element or default_form(kind.item_type)
+    item = build_encoding(kind.item_type, value, column.name, column.rules)
     kept = [(column.rules.placeholder, column.rules.placeholder)]
     return Encoding(
         pa.map_(pa.string(), item.read),
@@ -438,12 +263,17 @@ def _build_map(kind: pa.MapType, given: JsonKind, column: _ValueColumn) -> Encod
     )
 
 
-def _build_struct(kind: pa.StructType, given: JsonKind, column: _ValueColumn) -> Encoding | None:
-    if given != "object":
+def _build_struct(kind: pa.StructType, form: ValueForm, column: _ValueColumn) -> Encoding | None:
+    if form.kind != "object":
         return None
     fields = [each.with_nullable(nullable=True) for each in children(kind)]
+    # Units by name are those of the table's columns.
     inner = replace(column.rules, units={"": column.rules.unit_of(column.name)})
-    parts = [build_encoding(one.type, default_kind(one.type), one.name, inner) for one in fields]
+    forms = [form.fields.get(one.name) or default_form(one.type) for one in fields]
+    parts = [
+        build_encoding(one.type, given, one.name, inner)
+        for one, given in zip(fields, forms, strict=True)
+    ]
     read = pa.struct([(one.name, part.read) for one, part in zip(fields, parts, strict=True)])
 
     def convert(objects: pa.StructArray) -> pa.StructArray:
@@ -480,7 +310,7 @@ def _equal_some(values: pa.Array, may_be: pa.Array, wanted: list[Any]) -> pa.Arr
     return pa.array(found)
 
 
-_Build: TypeAlias = "Callable[[Any, JsonKind, _ValueColumn], Encoding | None]"
+_Build: TypeAlias = "Callable[[Any, ValueForm, _ValueColumn], Encoding | None]"
 _BUILDERS: tuple[tuple[Callable[[pa.DataType], bool], _Build], ...] = (
     (pa.types.is_decimal, _build_decimal),
     (pa.types.is_temporal, _build_time),

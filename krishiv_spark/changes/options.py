@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
 from krishiv_spark.arrow.column_text import parse_fields
 from krishiv_spark.errors import OptionError
+from krishiv_spark.kafka.schemas.registry import RegistrySettings, is_secret
 from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.options import Options
 
-__all__ = ["PLACEHOLDER", "ChangeOptions", "TimestampUnit", "ValueRules"]
+__all__ = ["PLACEHOLDER", "ChangeOptions", "TimestampUnit", "TruncateRule", "ValueRules"]
 
 DecimalForm: TypeAlias = Literal["precise", "string"]
 """The meaning of a text that is a decimal: base64 of its digits, or the number itself."""
@@ -24,6 +25,9 @@ BinaryForm: TypeAlias = Literal["base64", "hex"]
 """The form of bytes as a text."""
 
 TimestampUnit: TypeAlias = Literal["ms", "us", "ns"]
+
+TruncateRule: TypeAlias = Literal["fail", "ignore"]
+"""The action for the event of a `TRUNCATE`."""
 
 PLACEHOLDER = "__debezium_unavailable_value"
 """Debezium's default for ``unavailable.value.placeholder``."""
@@ -37,14 +41,12 @@ class ValueRules:
         decimals: The meaning of texts in decimal columns.
         binaries: The form of texts in binary columns.
         units: By name of a column, the unit of its numbers; `""` is for all others.
-        scales: By name of a column, the scale of its unscaled numbers, if its records say so.
         placeholder: The text that stands for an unchanged value.
     """
 
     decimals: DecimalForm = "precise"
     binaries: BinaryForm = "base64"
     units: Mapping[str, TimestampUnit] = field(default_factory=dict)
-    scales: Mapping[str, int] = field(default_factory=dict)
     placeholder: str = PLACEHOLDER
 
     def unit_of(self, name: str) -> TimestampUnit:
@@ -82,6 +84,24 @@ def _parse_columns(given: object) -> object:
     return parse_fields(given) if given.strip() else ()
 
 
+def _parse_registry(given: object) -> object:
+    """Parse the options of a registry.
+
+    Raises:
+        ValueError: If one is unknown, or names a schema: each event names its own.
+    """
+    if not isinstance(given, Mapping):
+        return given
+    for name in ("subject", "version", "message"):
+        for key in (f"registry.{name}", f"registry.key.{name}"):
+            if key in {each.lower() for each in given}:
+                raise ValueError(
+                    f"option {key!r} has no effect: each event is read with the schema that it "
+                    "names; remove the option"
+                )
+    return RegistrySettings.from_options(given)
+
+
 TimeUnits = Annotated[Mapping[str, TimestampUnit], BeforeValidator(_parse_units)]
 Fields = Annotated[tuple[Any, ...], BeforeValidator(_parse_columns)]
 
@@ -89,12 +109,21 @@ Fields = Annotated[tuple[Any, ...], BeforeValidator(_parse_columns)]
 class ChangeOptions(Options):
     """Options of records that tell how a row of a database has changed."""
 
+    collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {"registry": ("registry.",)}
+
     change_format: Literal["debezium"] | None = Field(
         default=None,
         description="Form of the rows: Kafka's columns `key` and `value` (and `topic`, `partition` "
         "and `offset`) with change events of Debezium (`debezium`), in JSON, with or without their "
-        "schema, or as rows alone (`ExtractNewRecordState`). Needs `mode` = `upsert`. See "
-        "[change data](change-data.md).",
+        "schema, or in Avro, as envelopes or as rows alone (`ExtractNewRecordState`). Needs `mode` "
+        "= `upsert`. See [change data](change-data.md).",
+    )
+    registry: Annotated[RegistrySettings | None, BeforeValidator(_parse_registry)] = Field(
+        default=None,
+        validation_alias="registry.url",
+        description="Address of the schema registry of events in Avro, with Confluent's interface. "
+        "Its login is in options with the prefix `registry.` too: "
+        "[kafka-schemas.md](kafka-schemas.md#the-registry).",
     )
     table_schema: Fields = Field(
         default=(),
@@ -135,11 +164,16 @@ class ChangeOptions(Options):
         description="Action for columns of an event that the table does not have: `fail`, or "
         "`ignore` them.",
     )
-    truncate_events: Literal["fail", "ignore"] = Field(
+    truncate_events: TruncateRule = Field(
         default="fail",
         description="Action for the event of a `TRUNCATE`, which Debezium sends only if "
         "`skipped.operations` does not name it: `fail`, or `ignore` it.",
     )
+
+    @classmethod
+    def secret_keys(cls, given: Mapping[str, str]) -> set[str]:
+        """Return the keys of secrets of the registry too, as `Options.secret_keys`."""
+        return super().secret_keys(given) | {k for k, text in given.items() if is_secret(k, text)}
 
     @property
     def value_rules(self) -> ValueRules:

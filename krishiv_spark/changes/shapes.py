@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from krishiv_spark.changes.encodings import JsonKind, default_kind, find_kind
+from krishiv_spark.changes.value_forms import ValueForm, default_form, find_form, merge_forms
 
-__all__ = ["Shape", "UnreadableRecord", "examine", "load_object"]
+__all__ = [
+    "DELETED",
+    "OPERATION",
+    "Form",
+    "Shape",
+    "UnreadableRecord",
+    "changes_no_row",
+    "describe_strange",
+    "examine",
+    "load_object",
+]
 
 Form: TypeAlias = Literal["envelope", "row"]
+"""An envelope with the rows before and after a change, or the row alone."""
 
 _CLOCKS = frozenset({"ts_ms", "ts_us", "ts_ns"})
 """The fields of a heartbeat."""
@@ -38,37 +50,36 @@ class Shape:
 
     Attributes:
         form: An envelope with the rows before and after a change, or the row alone.
-        kinds: By name of a column, the kind of its values and of their elements; None for a column
-            that has had no value.
-        flags: Fields that `ExtractNewRecordState` adds, and the kinds of their values.
+        values: By name of a column, the form of its values; None for a column that has had none.
+        flags: Fields that `ExtractNewRecordState` adds, and the forms of their values.
     """
 
     form: Form
-    kinds: Mapping[str, tuple[JsonKind, JsonKind | None] | None]
-    flags: Mapping[str, JsonKind]
+    values: Mapping[str, ValueForm | None]
+    flags: Mapping[str, ValueForm | None]
 
-    def kind_of(self, name: str, kind: pa.DataType) -> tuple[JsonKind, JsonKind | None]:
-        """Return the kind of a column's values and of their elements, or the usual ones."""
-        return self.kinds.get(name) or (default_kind(kind), None)
+    def form_of(self, name: str, kind: pa.DataType) -> ValueForm:
+        """Return the form of a column's values, or the usual one."""
+        return self.values.get(name) or default_form(kind)
 
     def merge(self, other: Shape) -> Shape | None:
         """Return the shape of the records of both; None if one parser cannot read both."""
         if self.form != other.form:
             return None
-        if any(self.flags.get(name, kind) != kind for name, kind in other.flags.items()):
+        try:
+            return Shape(
+                self.form, _merge(self.values, other.values), _merge(self.flags, other.flags)
+            )
+        except ValueError:
             return None
-        kinds = dict(self.kinds)
-        for name, found in other.kinds.items():
-            mine = kinds.get(name)
-            if mine is not None and found is not None and not _fit(mine, found):
-                return None
-            if mine is None or (found is not None and mine[1] is None):
-                kinds[name] = found
-        return Shape(self.form, kinds, {**self.flags, **other.flags})
 
 
-def _fit(one: tuple[JsonKind, JsonKind | None], other: tuple[JsonKind, JsonKind | None]) -> bool:
-    return one[0] == other[0] and (None in {one[1], other[1]} or one[1] == other[1])
+_Forms: TypeAlias = "Mapping[str, ValueForm | None]"
+
+
+def _merge(one: _Forms, other: _Forms) -> _Forms:
+    names = {**one, **other}
+    return {name: merge_forms(one.get(name), other.get(name)) for name in names}
 
 
 def load_object(value: bytes) -> dict[str, Any]:
@@ -80,10 +91,27 @@ def load_object(value: bytes) -> dict[str, Any]:
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
+        if value.startswith(b"\0"):
+            raise UnreadableRecord(
+                "begins as a serializer of a schema registry writes it: set 'registry.url'"
+            ) from None
         raise UnreadableRecord("is not valid JSON") from None
     if not isinstance(found, dict):
         raise UnreadableRecord("is not a JSON object")
     return found
+
+
+def changes_no_row(names: AbstractSet[str]) -> bool:
+    """Return True if fields are those of a heartbeat, or of a change of a schema."""
+    return {"ts_ms"} <= names <= _CLOCKS or (names >= _OF_DDL and "source" in names)
+
+
+def describe_strange(keys: Sequence[str]) -> str:
+    """Return why a record without the key columns is no event: a predicate."""
+    return (
+        "is neither an event of Debezium (with 'op' and 'source') nor a row with the columns "
+        f"{', '.join(keys)}"
+    )
 
 
 def examine(found: Mapping[str, Any], columns: pa.Schema, keys: Sequence[str]) -> Shape | None:
@@ -108,32 +136,16 @@ def examine(found: Mapping[str, Any], columns: pa.Schema, keys: Sequence[str]) -
             raise UnreadableRecord("has a field 'before' or 'after' that is not an object")
         # A delete has its key in 'before' only; other values there may be null for unknown ones.
         row = {**{name: before.get(name) for name in keys}, **after}
-        return Shape("envelope", _find_kinds(row, columns), {})
-    if {"ts_ms"} <= found.keys() <= _CLOCKS or (found.keys() >= _OF_DDL and "source" in found):
+        return Shape("envelope", _find_forms(row, columns), {})
+    if changes_no_row(found.keys()):
         return None
     if found.keys() >= _OF_TRANSACTION and found["status"] in ("BEGIN", "END"):
         return None
     if not all(name in found for name in keys):
-        raise UnreadableRecord(
-            "is neither an event of Debezium (with 'op' and 'source') nor a row with the columns "
-            f"{', '.join(keys)}"
-        )
-    flags: dict[str, JsonKind] = {}
-    for name in (DELETED, OPERATION):
-        if (kind := find_kind(found.get(name))) is not None:
-            flags[name] = kind
-    return Shape("row", _find_kinds(found, columns), flags)
+        raise UnreadableRecord(describe_strange(keys))
+    flags = {name: find_form(found.get(name), pa.null()) for name in (DELETED, OPERATION)}
+    return Shape("row", _find_forms(found, columns), flags)
 
 
-def _find_kinds(
-    row: Mapping[str, Any], columns: pa.Schema
-) -> dict[str, tuple[JsonKind, JsonKind | None] | None]:
-    found: dict[str, tuple[JsonKind, JsonKind | None] | None] = {}
-    for name in columns.names:
-        value = row.get(name)
-        kind = find_kind(value)
-        element: JsonKind | None = None
-        if isinstance(value, list):
-            element = next((find_kind(one) for one in value if one is not None), None)
-        found[name] = None if kind is None else (kind, element)
-    return found
+def _find_forms(row: Mapping[str, Any], columns: pa.Schema) -> dict[str, ValueForm | None]:
+    return {each.name: find_form(row.get(each.name), each.type) for each in columns}

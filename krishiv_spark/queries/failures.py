@@ -37,6 +37,18 @@ text."""
 _OF_SPARK = re.compile(r"\[[A-Z_.0-9]+\][^\n]*")
 _TERMINATED = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
 _DIED = "Python worker exited unexpectedly"
+_DIED_WITHOUT_TEXT = re.compile(
+    r"terminated with exception:\s*SQLSTATE: \w+"
+    r"|^(?:.*java\.io\.IOException: )?Stream closed(?: ===|$)",
+    re.MULTILINE,
+)
+"""Errors of Spark after the end of a Python process that is no worker of a task: the one that plans
+a source (`EOFException` of `PythonStreamingSourceRunner`, which has no message), and the one that
+starts workers (`NullOutputStream` of `PythonWorkerFactory`)."""
+_DIED_LINE = (
+    "a Python process of Spark has ended: it was killed, memory ran out, or a library crashed; "
+    "see docs/operate.md, A Python process dies"
+)
 _AWAY = ("StatusCode.UNAVAILABLE", "UNAVAILABLE:", "failed to connect back")
 """Parts of errors about a server that cannot be reached, and about a Python process that started
 too slowly (Spark allows that of a source ten seconds)."""
@@ -77,9 +89,9 @@ def failure_of(error: BaseException) -> Failure:
         )
     if found := _OWN_ERROR.findall(text):
         return _ours(*_unwrap(*found[-1]))
-    if any(sign in text for sign in _AWAY):
-        return Failure(_one_line(text), passes=True)
-    return Failure(_one_line(text) or type(error).__name__)
+    has_died = _DIED in text or _DIED_WITHOUT_TEXT.search(text) is not None
+    line = _DIED_LINE if has_died else _one_line(text) or type(error).__name__
+    return Failure(line, passes=has_died or any(sign in text for sign in _AWAY))
 
 
 def _unwrap(name: str, text: str) -> tuple[str, str]:

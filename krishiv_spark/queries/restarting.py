@@ -60,9 +60,10 @@ def run(
 ) -> Query:
     """Run a query until it ends, and restart it after transient errors.
 
-    Transient are a broker, catalog or store that cannot be reached, and a commit whose outcome is
-    unknown: a restarted query first determines the outcome. Errors about a checkpoint or rows that
-    do not fit, or about another driver, are never transient.
+    Transient are a broker, catalog or store that cannot be reached, a Python process of Spark that
+    was killed, and a commit whose outcome is unknown: a restarted query first determines the
+    outcome. Errors about a checkpoint or rows that do not fit, or about another driver, are never
+    transient.
 
     Args:
         make: Starts the query, on its checkpoint.

@@ -22,6 +22,7 @@ __all__ = [
     "Rows",
     "canonical",
     "columns",
+    "count_rows",
     "long_row",
     "numbers_of",
     "odd_row",
@@ -280,6 +281,13 @@ def numbers_of(
         more = max(times - len(numbers), 0)
         found.update([*numbers[:times], *numbers[-1:] * more])
     return found
+
+
+def count_rows(rows: Rows) -> Counter[int | Row]:
+    """Count rows by their values; the order of named columns does not matter."""
+    given: Any = rows
+    found = given.to_pylist() if isinstance(given, pa.Table) else given
+    return Counter(_of_any(row) for row in found)
 
 
 def _read_rows(rows: Rows, schema: pa.Schema) -> Iterator[Row]:

@@ -23,6 +23,7 @@ class Rule(Enum):
     NO_IS_NO = "a commit that raises CommitRejected has not happened"
     NEWEST_EPOCH_ONLY = "in complete mode, readers see exactly the newest committed epoch"
     NEWEST_OF_KEY = "with keys, readers see exactly the newest committed row of each key"
+    RESULT_OF_EPOCHS = "readers see exactly what the committed epochs make, one after the other"
     READABLE = "readers can read the target after every failure"
     GOES_ON = "a driver that starts after a failure continues the query"
     WORKS = "an operation without a fault raises no error"

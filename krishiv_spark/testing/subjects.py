@@ -13,7 +13,15 @@ from pyspark.sql.datasource import DataSource
 
 from krishiv_spark.sinks.base import Guarantee
 from krishiv_spark.testing.processes.outside import OUTSIDE, Outside
-from krishiv_spark.testing.rows import Row, Rows, long_row, numbers_of, odd_row, typed_schema
+from krishiv_spark.testing.rows import (
+    Row,
+    Rows,
+    count_rows,
+    long_row,
+    numbers_of,
+    odd_row,
+    typed_schema,
+)
 
 __all__ = [
     "ROW_SCHEMA",
@@ -56,6 +64,10 @@ class SinkUnderTest:
         key: Returns the key of a row's number, for a sink that keeps the newest row of each key
             (upserts); None for a sink that adds all rows.
         deletes: With `key`: returns True if the row of a number deletes the row of its key.
+        result: For a sink whose rows change others in another way, such as change data: returns
+            the rows that readers see after the rows of these numbers, written in this order by one
+            query. They and the rows of `oracle` are both tuples, or both dicts or tables. Such a
+            sink is tried with one query, and without `complete`, `overwrite`, `batch` and `key`.
         any_value: Columns that may hold any value of their type. None means, with `ROW_SCHEMA`,
             a column of each of Spark's types, if the sink makes its tables from the schema and
             the oracle gives columns by name, and otherwise `text`; with a schema of your own, none.
@@ -94,6 +106,7 @@ class SinkUnderTest:
     row: Callable[[int], Row] = default_row
     key: Callable[[int], object] | None = None
     deletes: Callable[[int], bool] = _deletes_nothing
+    result: Callable[[Iterable[int]], Rows] | None = None
     any_value: Collection[str] | None = None
     most_held: int = 2**23
     cannot_hold: Collection[str] = ()
@@ -112,6 +125,14 @@ class SinkUnderTest:
     readable_while_writing: bool = True
     unseen: bool = False
     outside: Outside = field(default_factory=lambda: OUTSIDE)
+
+    def __post_init__(self) -> None:
+        others = self.complete, self.overwrite, self.several_queries, self.has_batch, self.key
+        if self.result is not None and any(others):
+            raise ValueError(
+                "a sink with 'result' has one query: set complete, overwrite, several_queries and "
+                "batch to False, and no key"
+            )
 
     @property
     def promised(self) -> Guarantee:
@@ -164,12 +185,19 @@ class SinkUnderTest:
         newest = {self.key(number): number for number in numbers}
         return {number for number in newest.values() if not self.deletes(number)}
 
+    def remaining(self, numbers: Iterable[int]) -> Counter[int | Row]:
+        """Return what `visible` must be after these rows, in this order."""
+        found = self.left(numbers) if self.result is None else count_rows(self.result(numbers))
+        return Counter(found)
+
     def visible(self, written: int) -> Counter[int | Row]:
         """Count the oracle's rows by number; an unknown row counts as itself.
 
         Args:
             written: Rows with numbers below this were written.
         """
+        if self.result is not None:
+            return count_rows(self.oracle())
         return numbers_of(self.oracle(), self.schema, self.row, written)
 
 

@@ -28,7 +28,9 @@ _POSITION = ("topic", "partition", "offset")
 
 def create_decoder(options: IcebergSinkOptions, columns: pa.Schema) -> ChangeDecoder:
     """Return the decoder of one task, by `changeFormat`, for a table with some columns."""
-    rules = DebeziumRules(options.value_rules, options.unknown_fields, options.truncate_events)
+    rules = DebeziumRules(
+        options.value_rules, options.unknown_fields, options.truncate_events, options.registry
+    )
     decoder = DebeziumDecoder(columns, options.key_columns, rules)
 
     def decode(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -62,6 +62,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **IcebergOptions.collects_prefixes,
         **CheckpointOptions.collects_prefixes,
+        **ChangeOptions.collects_prefixes,
         "table_properties": (_PROPERTY,),
     }
 
@@ -231,6 +232,8 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
             raise ValueError("'changeFormat' requires 'mode' = 'upsert'")
         if self.change_format is None and self.table_schema:
             raise ValueError("'tableSchema' requires 'changeFormat'")
+        if self.change_format is None and self.registry is not None:
+            raise ValueError("'registry.url' requires 'changeFormat'")
         if self.change_format is not None and (self.op_column or self.order_column):
             raise ValueError(
                 "'opColumn' and 'orderColumn' contradict 'changeFormat', whose events have their "

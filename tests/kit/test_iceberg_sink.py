@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from iceberg_onlooker import Onlooker, UpsertOnlooker, options
 from keyed_rows import KEYED_ROWS
+from kit_mirrors import MirrorSuite
 
 from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.sinks.iceberg import compaction, compaction_groups
@@ -129,3 +130,16 @@ class TestCompactingAppends(TestIcebergSink):
     def sink(self, folder):
         made = super().sink(folder)
         return replace(made, options={**made.options, "compact": "auto"}, leftovers=list)
+
+
+@pytest.mark.variant  # the same upserts, whose rows are events of a database
+class TestMirror(MirrorSuite):
+    def sink(self, folder):
+        return replace(super().sink(folder), outside=SEEN_UPSERTS)
+
+
+@pytest.mark.variant
+class TestCopyOnWriteMirror(TestMirror):
+    """The same, where files with replaced rows are written again."""
+
+    mode = "copy-on-write"

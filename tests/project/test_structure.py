@@ -35,10 +35,10 @@ STOREYS = [
     {"lifecycle"},
     {f"{side}.{name}" for name in FORMATS for side in ("sinks", "sources")},
     {"sinks", "sources"},
+    {"changes"},
     FORMATS - {"parquet"},
     {"parquet"},  # which the data files of Iceberg are
     {"spark"},
-    {"changes"},
     {"offsets"},
     {"storage"},
     {"options"},

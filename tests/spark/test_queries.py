@@ -6,6 +6,7 @@ import uuid
 from datetime import datetime, timedelta, timezone
 from functools import partial
 
+import psutil
 import pyarrow as pa
 import pyspark
 import pytest
@@ -284,6 +285,41 @@ def test_what_may_pass_is_tried_again(spark, tmp_path, caplog):
     assert caught.value.passes, caught.value
     assert len(begun) == 2
     assert "starts again in 0.1 s" in caplog.text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["python_streaming_source_runner", "write_into_data_source"])
+def test_a_query_whose_python_process_was_killed_starts_again(spark, tmp_path, caplog, kind):
+    """Spark's errors have no text about it: an empty STREAM_FAILED, and "Stream closed"."""
+    make_input(tmp_path / "in", FILES, ROWS)
+    frame = spark.readStream.format("krishiv-parquet").load(str(tmp_path / "in"))
+    begun: list[Query] = []
+
+    def start():
+        begun.append(queries.start(writer(frame, tmp_path)))
+        begun[-1].process_all_available()
+        if len(begun) == 1:
+            kill_processes(kind)
+            make_input(tmp_path / "in", FILES, ROWS, first_file=FILES)
+        else:
+            begun[-1].stop()
+        return begun[-1]
+
+    queries.run(start, pause=0)
+    assert "a Python process of Spark has ended" in caplog.text
+    assert look(tmp_path / "out")[:2] == (2 * FILES * ROWS,) * 2
+
+
+def kill_processes(kind: str) -> None:
+    """Kill the Python processes of Spark that run a module."""
+    killed = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.status() != psutil.STATUS_ZOMBIE and " ".join(process.cmdline()).endswith(kind)
+    ]
+    for process in killed:
+        process.kill()
+    assert killed, f"no process runs {kind}"
 
 
 def test_what_does_not_pass_is_not_tried_again(stream, tmp_path):

@@ -1,10 +1,8 @@
 """Epochs of change data: a random life of a database table, and its mirror after each epoch."""
 
-import itertools
-import random
-
 import pyarrow as pa
 import pytest
+from database_life import RECORDS, Database
 from debezium_events import PLACEHOLDER, to_json, write_event
 from iceberg_life import IcebergLife, at_next_commit, table_of
 
@@ -12,76 +10,7 @@ from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
 from krishiv_spark.sinks.iceberg.kept_values import read_positions
 
 NAME = "db.mirror"
-RECORDS = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-    ]
-)
 MODES = pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
-
-
-class Database:
-    """A table with a large column, which writes the events of its changes to a topic.
-
-    An update of the other columns leaves the large one out, as PostgreSQL does.
-    """
-
-    def __init__(self, seed, *, moves=False):
-        self.random, self.moves = random.Random(seed), moves
-        self.rows, self.records, self.lsn = {}, [], 0
-
-    def emit(self, key, value):
-        self.records.append((to_json({"id": key}), value))
-
-    def event(self, op, before, after):
-        self.lsn += 1
-        key = (after or before)["id"]
-        self.emit(key, write_event(op, before, after, self.lsn))
-        if op == "d":
-            self.emit(key, None)
-
-    def insert(self, key):
-        text = self.random.choice([None, "", "x" * self.random.randrange(30)])
-        self.rows[key] = {"id": key, "n": self.random.randrange(100), "text": text}
-        self.event("c", None, self.rows[key])
-
-    def update(self, key):
-        row = self.rows[key]
-        if self.random.random() < 0.6 and row["text"] is not None:
-            self.rows[key] = row | {"n": self.random.randrange(100)}
-            self.event("u", None, self.rows[key] | {"text": PLACEHOLDER})
-        else:
-            self.rows[key] = row | {"text": f"new {self.random.random()}"}
-            self.event("u", None, self.rows[key])
-
-    def delete(self, key):
-        row = self.rows.pop(key)
-        self.event("d", {"id": row["id"], "n": None, "text": None}, None)
-
-    def move(self, key):
-        """Change a key: a delete and an insert at one position, without the large column."""
-        row = self.rows.pop(key)
-        new = next(n for n in itertools.count(self.random.randrange(8)) if n not in self.rows)
-        self.rows[new] = row | {"id": new}
-        self.event("d", {"id": key, "n": None, "text": None}, None)
-        self.lsn -= 1
-        kept = {} if row["text"] is None else {"text": PLACEHOLDER}
-        self.event("c", None, self.rows[new] | kept)
-
-    def step(self):
-        key = self.random.randrange(8)
-        if key not in self.rows:
-            self.insert(key)
-        elif self.random.random() < 0.2:
-            self.delete(key)
-        elif self.moves and self.random.random() < 0.3:
-            self.move(key)
-        else:
-            self.update(key)
 
 
 def to_rows(records, first=0):

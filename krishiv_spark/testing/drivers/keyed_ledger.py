@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import combinations
 from typing import TypeAlias
 
-from krishiv_spark.testing.drivers.ledger import Fate, Ledger, Unit
+from krishiv_spark.testing.drivers.ledger import Fate, OrderedLedger, Unit
 from krishiv_spark.testing.rows import ranges
 from krishiv_spark.testing.rules import Rule, Violation
-from krishiv_spark.testing.subjects import SinkUnderTest
 
 __all__ = ["KeyedLedger"]
 
@@ -19,7 +17,7 @@ _Choices: TypeAlias = dict[object, set[int | None]]
 """The rows of which readers may see one, by key; None is a deleted row."""
 
 
-class KeyedLedger(Ledger):
+class KeyedLedger(OrderedLedger):
     """All units that were written to one sink with keys, in order.
 
     A unit that was committed twice in a row hides itself behind its own rows. One that is
@@ -30,16 +28,8 @@ class KeyedLedger(Ledger):
         complete: True if units replace one another.
     """
 
-    def __init__(self, sink: SinkUnderTest, *, complete: bool) -> None:
-        super().__init__(sink, complete=complete)
-        self._happened: list[Unit] = []
-        """Units that readers have seen, although their commit has not returned."""
-
     def _left(self, units: Iterable[Unit]) -> set[int]:
         return self._sink.left(row for unit in units for row in unit.rows)
-
-    def _was_seen(self, unit: Unit) -> bool:
-        return any(unit is seen for seen in self._happened)
 
     def _at_least_once(self, counts: dict[int, int]) -> None:
         # Rows that are written again replace themselves.
@@ -93,18 +83,8 @@ class KeyedLedger(Ledger):
 
     def _each_epoch_whole(self, seen: set[int]) -> None:
         """Check that the rows are the result of whole units, and remember which have happened."""
-        open_units = [u for u in self._units if u.fate is Fate.OPEN and not self._was_seen(u)]
-        for some in (c for n in range(len(open_units) + 1) for c in combinations(open_units, n)):
-            happened = [*self._happened, *some]
-            applied = [
-                unit
-                for unit in self._units
-                if unit.fate is Fate.SETTLED or any(unit is seen for seen in happened)
-            ]
-            if self._left(applied) == seen:
-                self._happened = happened
-                return
-        raise Violation(Rule.WHOLE_EPOCHS, f"visible: {ranges(seen) or 'nothing'}; {self}")
+        if not self._find_happened(lambda units: self._left(units) == seen):
+            raise Violation(Rule.WHOLE_EPOCHS, f"visible: {ranges(seen) or 'nothing'}; {self}")
 
     def _key(self, row: int) -> object:
         assert self._sink.key is not None

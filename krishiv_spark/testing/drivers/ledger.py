@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import combinations
+
+from typing_extensions import override
 
 from krishiv_spark.sinks.base import Guarantee
 from krishiv_spark.testing.rows import Row, ranges, refuse_strange
 from krishiv_spark.testing.rules import Rule, Violation
 from krishiv_spark.testing.subjects import SinkUnderTest
 
-__all__ = ["Fate", "Ledger", "Unit"]
+__all__ = ["Fate", "Ledger", "OrderedLedger", "ResultLedger", "Unit"]
 
 
 _SEEN = {
@@ -216,3 +219,76 @@ class Ledger:
     def __str__(self) -> str:
         units = (f"{u.name} (rows {ranges(u.rows) or 'none'}): {u.fate.value}" for u in self._units)
         return "\n".join(["the results that Spark has:", *units])
+
+
+class OrderedLedger(Ledger):
+    """The units of a sink whose rows replace or change those of earlier units.
+
+    Readers see the result of units, not their rows: from a result, a ledger concludes which of the
+    units whose commit has not returned have happened.
+
+    Args:
+        sink: The sink, whose oracle is read.
+        complete: True if units replace one another.
+    """
+
+    def __init__(self, sink: SinkUnderTest, *, complete: bool) -> None:
+        super().__init__(sink, complete=complete)
+        self._happened: list[Unit] = []
+
+    @override
+    def _was_seen(self, unit: Unit) -> bool:
+        return any(unit is seen for seen in self._happened)
+
+    def _find_happened(
+        self, matches: Callable[[Sequence[Unit]], bool], without: Unit | None = None
+    ) -> bool:
+        """Remember the units of which readers see the result; False if no units have it.
+
+        Args:
+            matches: Returns True if readers see the result of these units.
+            without: A unit that is known not to have happened.
+        """
+        open_units = [
+            unit
+            for unit in self._units
+            if unit.fate is Fate.OPEN and not self._was_seen(unit) and unit is not without
+        ]
+        for some in (c for n in range(len(open_units) + 1) for c in combinations(open_units, n)):
+            happened = [*self._happened, *some]
+            applied = [
+                unit
+                for unit in self._units
+                if unit.fate is Fate.SETTLED or any(unit is seen for seen in happened)
+            ]
+            if matches(applied):
+                self._happened = happened
+                return True
+        return False
+
+
+class ResultLedger(OrderedLedger):
+    """The units of one query on a sink with `SinkUnderTest.result`."""
+
+    @override
+    def check_refusal(self, unit: Unit) -> None:
+        self._compare(Rule.NO_IS_NO, without=unit)
+
+    @override
+    def look(self) -> None:
+        self._compare(Rule.RESULT_OF_EPOCHS)
+
+    def _compare(self, rule: Rule, without: Unit | None = None) -> None:
+        visible = self._visible()
+        if not self._find_happened(lambda units: self._make(units) == visible, without):
+            settled = self._make([unit for unit in self._units if unit.fate is Fate.SETTLED])
+            lost, more = _list_rows(settled - visible), _list_rows(visible - settled)
+            seen = f"after the settled epochs, lost: {lost}; never made by them: {more}"
+            raise Violation(rule, f"{seen}; {self}")
+
+    def _make(self, units: Iterable[Unit]) -> Counter[int | Row]:
+        return self._sink.remaining(row for unit in units for row in unit.rows)
+
+
+def _list_rows(rows: Iterable[int | Row]) -> str:
+    return "; ".join(sorted(map(str, rows))) or "none"

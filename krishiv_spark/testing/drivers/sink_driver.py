@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from krishiv_spark.testing import steps
 from krishiv_spark.testing.drivers.base import Driver, unheard, words
 from krishiv_spark.testing.drivers.keyed_ledger import KeyedLedger
-from krishiv_spark.testing.drivers.ledger import Ledger, Unit
+from krishiv_spark.testing.drivers.ledger import Ledger, ResultLedger, Unit
 from krishiv_spark.testing.drivers.queries import (
     Checkpoint,
     Life,
@@ -58,8 +58,7 @@ class WritingDriver(Driver):
         self._folder, self._writing, self._zone = folder, writing, zone
         self._clock = Clock()
         self._replaces = writing in {"complete", "batch overwrite"}
-        ledger = Ledger if sink.key is None else KeyedLedger
-        self._ledger = ledger(sink, complete=self._replaces)
+        self._ledger = _choose_ledger(sink)(sink, complete=self._replaces)
         self._drivers, self._jobs = count(1), count(1)
         self._last = Answer("returned")
         self._copy: RestoreCopy | None = None
@@ -178,6 +177,12 @@ class WritingDriver(Driver):
     def _must(rule: Rule, answer: Answer) -> None:
         if answer.outcome != "returned":
             raise Violation(rule, f"{words(answer)}\n{answer.trace}")
+
+
+def _choose_ledger(sink: SinkUnderTest) -> type[Ledger]:
+    if sink.result is not None:
+        return ResultLedger
+    return Ledger if sink.key is None else KeyedLedger
 
 
 _HALF_A_TASK = 24 * 2**20

@@ -247,10 +247,10 @@ class SparkDriver:
         if sink.promised is Guarantee.AT_LEAST_ONCE:
             # Rows may be repeated after a death.
             found = Counter(dict.fromkeys(found, 1))
-        self._compare(found, sink.left(range(written)))
+        self._compare(found, sink.remaining(range(written)))
 
-    def _compare(self, found: Counter[int | Row], numbers: Iterable[int]) -> None:
-        wanted: Counter[int | Row] = Counter(numbers)
+    def _compare(self, found: Counter[int | Row], numbers: Iterable[int | Row]) -> None:
+        wanted = Counter(numbers)
         lost, more = sorted(wanted - found, key=str), sorted(found - wanted, key=str)
         if lost:
             self._break(Rule.NO_ROW_LOST, f"lost: {lost}")

@@ -1,6 +1,7 @@
 """Debezium's messages in a topic, compared with the log that triggers keep in PostgreSQL."""
 
 import json
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -87,8 +88,14 @@ def _plain_values(table: Table, row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name, sql in table.all_columns.items() if sql in _PLAIN}
 
 
-def await_key(bootstrap: str, topic: str, wanted: dict[str, Any]) -> None:
-    """Wait until a topic, which may not exist yet, has a message with a key."""
+def await_key(
+    bootstrap: str,
+    topic: str,
+    wanted: dict[str, Any],
+    read: Callable[[bytes], Any] = json.loads,
+    count: int = 1,
+) -> None:
+    """Wait until a topic, which may not exist yet, has some messages with a key and a value."""
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=bootstrap,
@@ -97,10 +104,12 @@ def await_key(bootstrap: str, topic: str, wanted: dict[str, Any]) -> None:
         metadata_max_age_ms=500,  # it looks for the topic as often
         **LIMITS,
     )
+    seen = []
 
     def has_key() -> bool:
         found = (record for some in consumer.poll(500).values() for record in some)
-        return any(json.loads(record.key) == wanted for record in found)
+        seen.extend(record for record in found if record.value and read(record.key) == wanted)
+        return len(seen) >= count
 
     with closing(consumer):
         await_that(has_key, f"{topic} has no message with the key {wanted}")

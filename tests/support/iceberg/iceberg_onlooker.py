@@ -64,8 +64,8 @@ class Onlooker:
         }
 
 
-class UpsertOnlooker(Onlooker):
-    """The same, for rows with an operation, which is not in the table."""
+class ChangeOnlooker(Onlooker):
+    """The same, for changes of rows, which are staged in files of their own."""
 
     def unnamed(self):
         """Staged changes, and files of rows and deletes, that are in no snapshot of the table."""
@@ -76,6 +76,10 @@ class UpsertOnlooker(Onlooker):
         }
         written = {*self.folder.rglob("*.parquet"), *self.folder.rglob("*.changes")}
         return {str(file) for file in written} - named
+
+
+class UpsertOnlooker(ChangeOnlooker):
+    """The same, for rows with an operation, which is not in the table."""
 
     @staticmethod
     def _read(table):

@@ -1,0 +1,95 @@
+"""Tables of PostgreSQL, mirrored from events in Avro whose schemas are in a registry."""
+
+import io
+import json
+import random
+from functools import cache
+from pathlib import Path
+
+import fastavro
+import pytest
+from changing_rows import SERVER_SETTINGS, Workload, connect, read_rows
+from changing_tables import MARKED, TABLES
+from debezium_messages import await_key, await_streamed_offset, topic_of
+from drivers import Driver
+from mirrors import assert_mirror_equals, make_job
+from postgres import find_programs, open_postgres
+from registries import registry  # noqa: F401  a fixture
+
+from krishiv_spark.errors import KrishivError
+from krishiv_spark.kafka.dev import open_cluster
+from servers.debezium import postgres_source, running_debezium
+
+TRANSACTIONS = 300
+
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.long,  # starts five systems
+    pytest.mark.timeout(2400),
+]
+
+
+@pytest.fixture
+def uri():
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    try:
+        postgres_source("").bring_jars(avro=True)
+    except KrishivError as error:
+        pytest.skip(f"Debezium: {str(error).splitlines()[0]}")
+    with open_postgres(programs, **SERVER_SETTINGS) as found:
+        yield found
+
+
+def test_mirrors_of_events_in_avro_equal_their_database(uri, registry, tmp_path):  # noqa: F811
+    workload = Workload(uri, random.randrange(2**32))
+    workload.prepare()
+    topics = {table.name: topic_of(table) for table in TABLES}
+    with open_cluster(ours=True) as cluster:
+        change(workload, uri, registry, cluster.bootstrap, tmp_path)
+        job = make_job(cluster.bootstrap, tmp_path, TABLES, topics)
+        for mirror in job["mirrors"]:
+            # The schema of each event contains the units.
+            mirror["options"].pop("timeUnits", None)
+            mirror["options"]["registry.url"] = registry.url
+        Path(job["drained"]).touch()
+        with Driver("mirror_copy.py", job) as driver:
+            driver.wait_for("DONE")
+    for table in TABLES:
+        assert_mirror_equals(tmp_path / "warehouse", table, read_rows(table, uri))
+
+
+def change(workload, uri, registry, bootstrap: str, folder: Path) -> None:  # noqa: F811
+    """Change rows after the snapshot, and wait until the topics have all changes."""
+    connect_folder = folder / "connect"
+    connect_folder.mkdir()
+    read = make_key_reader(registry)
+    source = postgres_source(uri)
+    with running_debezium(connect_folder, bootstrap, source, registry=registry.url) as worker:
+        for table in TABLES:
+            await_key(bootstrap, topic_of(table), table.key_columns(0), read)
+        count = iter(range(TRANSACTIONS))
+        workload.run(lambda: next(count, None) is None, pause=0.001)
+        await_streamed_offset(bootstrap)
+        worker.restart()
+        with connect(uri) as connection, connection.cursor() as cursor:
+            for table in TABLES:
+                cursor.execute(f"UPDATE {table.name} SET {next(iter(table.columns))} = NULL")
+            connection.commit()
+        for table in TABLES:
+            await_key(bootstrap, topic_of(table), table.key_columns(MARKED), read, count=2)
+
+
+def make_key_reader(registry):  # noqa: F811
+    """Return a reader of keys in Avro that does not use the package."""
+
+    @cache
+    def find(schema_id):
+        return fastavro.parse_schema(json.loads(registry.client.get_schema(schema_id).schema_str))
+
+    def read(key):
+        schema = find(int.from_bytes(key[1:5], "big"))
+        return fastavro.schemaless_reader(io.BytesIO(key[5:]), schema)
+
+    return read
