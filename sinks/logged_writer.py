@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, TypeAlias, final
 
+import pyarrow as pa
 from typing_extensions import TypeVar
 
 from krishiv_spark.offsets import EpochLog, open_log
@@ -16,7 +17,7 @@ from krishiv_spark.sinks.logged import LogCommitter
 from krishiv_spark.sinks.participant import ModelT, Participant
 from krishiv_spark.storage import ENVIRONMENT, Storage
 
-__all__ = ["LogView", "LoggedWriter"]
+__all__ = ["Examined", "Examiner", "LogView", "LoggedWriter"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,22 @@ class LogView:
         return self.log(epoch.query).state().owner == epoch.generation
 
 
+@dataclass(frozen=True)
+class Examined:
+    """Rows that a sink has examined before it stages them. Executor.
+
+    Attributes:
+        rows: The good rows, in the form that `Writer.stage` takes: other columns, or another
+            number of rows.
+        bad: The reason of each bad row, by its number: a predicate, as in "has no key".
+    """
+
+    rows: pa.RecordBatch
+    bad: Mapping[int, str]
+
+
+Examiner: TypeAlias = "Callable[[pa.RecordBatch], Examined]"
+
 PlanT = TypeVar("PlanT", default=None)
 
 
@@ -60,6 +77,25 @@ class LoggedWriter(Writer[ModelT, PlanT]):
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     takes_records: ClassVar[bool] = False
     """True if rows are records of a topic, with the columns key, value and headers."""
+
+    @property
+    def examines_rows(self) -> bool:
+        """True if this sink finds out which rows are bad, so that they may become dead letters.
+
+        Rows have Kafka's columns `key` and `value` then.
+        """
+        return False
+
+    def create_examiner(self, plan: PlanT) -> Examiner | None:
+        """Return a function that examines the rows of a task; None if none are bad. Executor.
+
+        It is called if the query has dead letters, for each batch and before `stage`.
+
+        Args:
+            plan: The return value of `plan`.
+        """
+        del plan
+        return None
 
     @abstractmethod
     def participant(self, view: LogView) -> Participant[ModelT]:

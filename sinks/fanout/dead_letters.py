@@ -31,7 +31,7 @@ from krishiv_spark.sinks.fanout.letter_rules import ERROR, RAW, RULE, SOURCE
 from krishiv_spark.sinks.fanout.options import kind_of_route, make_routes
 from krishiv_spark.sinks.fanout.participant import FanoutParticipant, RoutePlans, StagedParts
 from krishiv_spark.sinks.fanout.writer import FanoutWriter
-from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
+from krishiv_spark.sinks.logged_writer import Examiner, LoggedWriter, LogView
 
 __all__ = ["DeadLetterParticipant", "DeadLetterWriter", "StagedLetters", "TooManyBadRecords"]
 
@@ -123,6 +123,10 @@ def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(ordered[:_MOST_REASONS]) | ({_OTHERS: others} if others else {})
 
 
+def _to_letters(*, as_records: bool) -> pa.Schema:
+    return _RECORD if as_records else _TABLE
+
+
 class LetterColumns:
     """The columns of a frame with dead letters, and their division into both routes.
 
@@ -132,12 +136,11 @@ class LetterColumns:
     """
 
     def __init__(self, schema: pa.Schema, *, as_records: bool) -> None:
-        self._as_records = as_records
         names = [name.lower() for name in schema.names]
         self._places = {name: place for place, name in enumerate(names) if name in _COLUMNS}
         self._rows = [n for n in range(len(schema)) if n not in self._places.values()]
         self._schema = schema
-        self.letters = _RECORD if as_records else _TABLE
+        self.letters = _to_letters(as_records=as_records)
         fields = [
             pa.field(ROWS, pa.struct([schema.field(n) for n in self._rows])),
             pa.field(DEAD_LETTERS, pa.struct(list(self.letters))),
@@ -200,34 +203,77 @@ class LetterColumns:
 
     def _letters(self, batch: pa.RecordBatch, bad: Counter[str]) -> pa.RecordBatch:
         """Return the dead letters of rows that all have an error, and count their reasons."""
-        reasons = batch.column(self._places[ERROR])
-        rule = self._places.get(RULE)
-        rules = pa.nulls(len(batch), pa.string()) if rule is None else batch.column(rule)
-        pairs = zip(reasons.to_pylist(), rules.to_pylist(), strict=True)
-        bad.update(group_reason(*pair) for pair in pairs)
-        columns = self._positions(batch)
-        raw = batch.column(self._places[RAW])
-        columns |= {"value": raw.cast(pa.binary()), "reason": reasons, "rule": rules}
-        if self._as_records:
-            columns["headers"] = _headers(columns, len(batch))
-        found = [columns[name] for name in self.letters.names]
-        return pa.record_batch(found, schema=self.letters)
-
-    def _positions(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """Return key and position of each record; nulls for a frame without them."""
-        place = self._places.get(SOURCE)
-        given = {}
-        if place is not None:
+        columns = {"reason": batch.column(self._places[ERROR])}
+        columns["value"] = batch.column(self._places[RAW])
+        if (rule := self._places.get(RULE)) is not None:
+            columns["rule"] = batch.column(rule)
+        if (place := self._places.get(SOURCE)) is not None:
             struct = batch.column(place)
             names = (field.name.lower() for field in struct.type)
-            given = dict(zip(names, struct.flatten(), strict=True))
-        wanted = (_TABLE.field("key"), *_POSITION)
-        return {
-            field.name: given[field.name].cast(field.type)
-            if field.name in given
-            else pa.nulls(len(batch), field.type)
-            for field in wanted
-        }
+            columns |= zip(names, struct.flatten(), strict=True)
+        return _make_letters(columns, bad, self.letters)
+
+
+class RecordLetters:
+    """Records of a topic that the sink itself examines, divided into rows and dead letters.
+
+    Args:
+        schema: The columns of the records.
+        letters: The columns of dead letters.
+    """
+
+    def __init__(self, schema: pa.Schema, letters: pa.Schema) -> None:
+        self._letters = letters
+        self.routed = pa.schema(
+            {ROWS: pa.struct(list(schema)), DEAD_LETTERS: pa.struct(list(letters))}
+        )
+        """The columns of the fan-out."""
+
+    def split(
+        self, batch: pa.RecordBatch, bad: Counter[str], examine: Examiner
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a batch, and its dead letters. Executor.
+
+        Args:
+            batch: Records.
+            bad: Receives the number of dead letters by reason.
+            examine: The sink's function.
+        """
+        found = examine(batch)
+        if found.rows.num_rows:
+            yield pa.record_batch([found.rows.to_struct_array()], [ROWS])
+        if not found.bad:
+            return
+        numbers = sorted(found.bad)
+        records = batch.take(pa.array(numbers))
+        columns = dict(zip(records.schema.names, records.columns, strict=True))
+        texts = [f"the value {found.bad[number]}" for number in numbers]
+        letters = _make_letters(columns | {"reason": pa.array(texts)}, bad, self._letters)
+        yield pa.record_batch([letters.to_struct_array()], [DEAD_LETTERS])
+
+
+def _make_letters(
+    given: Mapping[str, pa.Array], bad: Counter[str], letters: pa.Schema
+) -> pa.RecordBatch:
+    """Return dead letters, and count their reasons.
+
+    Args:
+        given: Columns of `_TABLE`, of which only `value` and `reason` must be there.
+        bad: Receives the number of dead letters by reason.
+        letters: The columns of dead letters.
+    """
+    count = len(given["reason"])
+    columns = {
+        field.name: given[field.name].cast(field.type)
+        if field.name in given
+        else pa.nulls(count, field.type)
+        for field in _TABLE
+    }
+    pairs = zip(columns["reason"].to_pylist(), columns["rule"].to_pylist(), strict=True)
+    bad.update(group_reason(*pair) for pair in pairs)
+    if "headers" in letters.names:
+        columns["headers"] = _headers(columns, count)
+    return pa.record_batch([columns[name] for name in letters.names], schema=letters)
 
 
 def _is_kind(kind: pa.DataType, name: str) -> bool:
@@ -307,14 +353,28 @@ class DeadLetterWriter(FanoutWriter):
     options_type = DeadLetterOptions
 
     @cached_property
-    def _letter_columns(self) -> LetterColumns:
+    def _as_records(self) -> bool:
         with self.options.naming(DEAD_LETTERS):
-            kind = kind_of_route(self.options.routes[DEAD_LETTERS])
-        return LetterColumns(self.schema, as_records=kind.takes_records)
+            return kind_of_route(self.options.routes[DEAD_LETTERS]).takes_records
+
+    @cached_property
+    def _letter_columns(self) -> LetterColumns | None:
+        """The division by the frame's column of errors; None if it has none."""
+        if ERROR not in map(str.lower, self.schema.names):
+            return None
+        return LetterColumns(self.schema, as_records=self._as_records)
+
+    @cached_property
+    def _record_letters(self) -> RecordLetters:
+        """The division of rows without an error by the sink."""
+        rows = self.schema
+        if self._letter_columns is not None:
+            rows = pa.schema(list(self._letter_columns.routed.field(ROWS).type))
+        return RecordLetters(rows, _to_letters(as_records=self._as_records))
 
     @cached_property
     def _routes(self) -> dict[str, LoggedWriter[Any, Any]]:
-        routed = self._letter_columns.routed
+        routed = (self._letter_columns or self._record_letters).routed
         return make_routes(self.options, routed, self.mode, streaming=self.streaming)
 
     def _check_frame(self) -> None:
@@ -329,7 +389,11 @@ class DeadLetterWriter(FanoutWriter):
                 "'deadLetters.*' need the output mode append: each epoch of another mode would "
                 "replace the dead letters of earlier epochs"
             )
-        self._letter_columns.check()
+        columns = self._letter_columns
+        if columns is None and not self._routes[ROWS].examines_rows:
+            columns = LetterColumns(self.schema, as_records=self._as_records)  # for its error
+        if columns is not None:
+            columns.check()
 
     def plan(self, ownership: Ownership[StagedParts] | None) -> LetterPlans:
         """Planner: return the plan of both routes, and the numbers of earlier epochs."""
@@ -343,11 +407,12 @@ class DeadLetterWriter(FanoutWriter):
     ) -> StagedLetters | None:
         """Executor: stage rows and dead letters, and count both."""
         rows, bad = Counter[str](), Counter[str]()
+        examine = self._routes[ROWS].create_examiner(plan.plans[ROWS])
 
         def iter_split() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 rows["all"] += len(batch)
-                yield self._letter_columns.split(batch, bad)
+                yield from self._divide(batch, bad, examine)
 
         staged = super().stage(iter_split(), task, plan)
         if staged is None:
@@ -355,6 +420,29 @@ class DeadLetterWriter(FanoutWriter):
         total = dict(plan.total) if isinstance(plan, LetterPlans) else {}
         found = add_counts([bad])
         return StagedLetters(parts=staged.parts, rows=rows["all"], bad=found, total=total)
+
+    def _divide(
+        self, batch: pa.RecordBatch, bad: Counter[str], examine: Examiner | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a batch by route: its dead letters, then the rows that the sink reads.
+
+        Args:
+            batch: Rows of the frame.
+            bad: Receives the number of dead letters by reason.
+            examine: The sink's function, if it examines rows.
+        """
+        rows: pa.RecordBatch | None = batch
+        if self._letter_columns is not None:
+            routed = self._letter_columns.split(batch, bad)
+            if examine is None:
+                yield routed
+                return
+            letters, good = (routed.column(name).drop_null() for name in (DEAD_LETTERS, ROWS))
+            if len(letters):
+                yield pa.record_batch([letters], [DEAD_LETTERS])
+            rows = pa.RecordBatch.from_struct_array(good) if len(good) else None
+        if rows is not None and examine is not None:
+            yield from self._record_letters.split(rows, bad, examine)
 
     def participant(self, view: LogView) -> DeadLetterParticipant:
         """Driver: return the participant of both targets."""

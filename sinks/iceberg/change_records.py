@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,47 +10,100 @@ import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.changes.debezium import DebeziumDecoder, DebeziumRules
+from krishiv_spark.changes.decoded import Changes
+from krishiv_spark.errors import SchemaError
 from krishiv_spark.sinks.iceberg.upsert_staging import (
     DELETES,
     KEPT,
     ORDER,
     PARTITION,
     POSITION,
-    ChangeDecoder,
+    fit_changes,
 )
+from krishiv_spark.sinks.logged_writer import Examined
 
 if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["create_decoder"]
+__all__ = ["ChangeRecords"]
 
 _POSITION = ("topic", "partition", "offset")
 
 
-def create_decoder(options: IcebergSinkOptions, columns: pa.Schema) -> ChangeDecoder:
-    """Return the decoder of one task, by `changeFormat`, for a table with some columns."""
-    rules = DebeziumRules(
-        options.value_rules, options.unknown_fields, options.truncate_events, options.registry
-    )
-    decoder = DebeziumDecoder(columns, options.key_columns, rules)
+class ChangeRecords:
+    """A decoder of the records of one task, by `changeFormat`.
 
-    def decode(batch: pa.RecordBatch) -> pa.RecordBatch:
-        found = decoder.decode(
+    Args:
+        options: Options of the sink.
+        columns: The columns of the table.
+    """
+
+    def __init__(self, options: IcebergSinkOptions, columns: pa.Schema) -> None:
+        rules = DebeziumRules(
+            options.value_rules, options.unknown_fields, options.truncate_events, options.registry
+        )
+        self._decoder = DebeziumDecoder(columns, options.key_columns, rules)
+        self._columns = columns
+
+    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the changes of records, with further columns for `stage_changes`.
+
+        Changes, which `examine` has returned, are returned unchanged.
+
+        Raises:
+            SchemaError: If a record cannot be decoded.
+        """
+        if DELETES in batch.schema.names:
+            return batch
+        found = self._decoder.decode(
             batch.column("value"), batch.column("key"), lambda row: _locate(batch, row)
         )
-        further = {
-            DELETES: found.deletes,
-            KEPT: found.kept,
-            POSITION: found.positions,
-            PARTITION: _name_partitions(batch).take(pa.array(found.records)),
-            ORDER: _number_records(batch, found.records),
-        }
-        rows = found.rows
-        for name, values in further.items():
-            rows = rows.append_column(name, values)
-        return rows
+        return _add_further(found, batch)
 
-    return decode
+    def examine(self, batch: pa.RecordBatch) -> Examined:
+        """Return the changes of good records, and the reasons of the others.
+
+        Raises:
+            SchemaError: If the table cannot follow a record.
+        """
+        found, bad = self._decoder.decode_good(
+            batch.column("value"), batch.column("key"), lambda row: _locate(batch, row)
+        )
+        changes = _add_further(found, batch)
+        unfit = dict(self._find_unfit(changes, found.records, np.unique(found.records)))
+        if unfit:
+            stays = ~np.isin(found.records, [*unfit])
+            changes = changes.filter(pa.array(stays))
+        return Examined(changes, {**bad, **unfit})
+
+    def _find_unfit(
+        self, changes: pa.RecordBatch, records: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]
+    ) -> Sequence[tuple[int, str]]:
+        """Return the records of changes that the table does not accept, with the reasons."""
+        chosen = changes.filter(pa.array(np.isin(records, wanted)))
+        try:
+            fit_changes(chosen, self._columns)
+        except SchemaError as error:
+            if len(wanted) == 1:
+                return [(int(wanted[0]), f"does not fit the table: {error}")]
+            middle = len(wanted) // 2
+            halves = (wanted[:middle], wanted[middle:])
+            return [each for half in halves for each in self._find_unfit(changes, records, half)]
+        return []
+
+
+def _add_further(found: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
+    further = {
+        DELETES: found.deletes,
+        KEPT: found.kept,
+        POSITION: found.positions,
+        PARTITION: _name_partitions(batch).take(pa.array(found.records)),
+        ORDER: _number_records(batch, found.records),
+    }
+    rows = found.rows
+    for name, values in further.items():
+        rows = rows.append_column(name, values)
+    return rows
 
 
 def _number_records(batch: pa.RecordBatch, records: np.ndarray[Any, Any]) -> pa.Array:

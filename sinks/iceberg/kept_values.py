@@ -72,12 +72,12 @@ def complete_upserts(
             has.
 
     Raises:
-        CommitRejected: If there is such a value, and it must not become null.
+        CommitRejected: If there is such a value, and it must not become null; or if a column that
+            the table requires would be null.
     """
     found = changes.read_incomplete()
-    columns = pa.schema(
-        [field.with_nullable(nullable=True) for field in to_arrow_columns(table.schema())]
-    )
+    given = to_arrow_columns(table.schema())
+    columns = pa.schema([field.with_nullable(nullable=True) for field in given])
     rows = pa.Table.from_batches([_conform(one, columns) for one in found.rows.to_batches()])
     is_last = np.diff(found.groups, append=-1) != 0
     winners = np.flatnonzero(is_last & found.is_wanted)
@@ -101,12 +101,30 @@ def complete_upserts(
         refused = np.flatnonzero((spots < 0) & ~is_repeated)
         if len(refused) and not missing_is_null:
             raise _to_rejection(last, int(refused[0]), name, keys)
-    yield from _drop_repeated(last, is_missing & is_repeated, keys)
+    complete = _drop_repeated(last, is_missing & is_repeated, keys)
+    _check_required(complete, given, keys)
+    yield from complete.to_batches()
 
 
-def _drop_repeated(
-    rows: pa.Table, are_repeated: Flags, keys: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
+def _check_required(rows: pa.Table, columns: pa.Schema, keys: Sequence[str]) -> None:
+    """Refuse rows without a value in a required column.
+
+    Raises:
+        CommitRejected: If there is one.
+    """
+    for field in columns:
+        if field.nullable or not rows[field.name].null_count:
+            continue
+        row = int(np.flatnonzero(rows[field.name].is_null())[0])
+        raise CommitRejected(
+            f"{FORMAT}: the row with {_describe_key(rows, row, keys)} would be null in column "
+            f"{field.name!r}, which the table requires. Nothing was committed. Make the column "
+            f"optional (ALTER TABLE ... ALTER COLUMN {field.name} DROP NOT NULL), or let the "
+            "database send all values"
+        )
+
+
+def _drop_repeated(rows: pa.Table, are_repeated: Flags, keys: Sequence[str]) -> pa.Table:
     if are_repeated.any():
         key = _describe_key(rows, int(np.flatnonzero(are_repeated)[0]), keys)
         _log.warning(
@@ -117,7 +135,7 @@ def _drop_repeated(
             key,
         )
         rows = rows.filter(pa.array(~are_repeated))
-    yield from rows.to_batches()
+    return rows
 
 
 def _conform(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:

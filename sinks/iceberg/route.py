@@ -34,7 +34,7 @@ from krishiv_spark.sinks.base import CommittedEpoch, Epoch, Ownership, Task
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, TaskTableSpec
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
-from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
+from krishiv_spark.sinks.logged_writer import Examiner, LoggedWriter, LogView
 from krishiv_spark.sinks.participant import Participant, Replay
 from krishiv_spark.spark.query_target import QueryTarget
 
@@ -121,6 +121,16 @@ class IcebergRoute(LoggedWriter[StagedForTable, TaskTableSpec]):
         """Executor: stage rows as the sink does."""
         staged = self._sink.stage(batches, task, plan)
         return None if staged is None else _of_task(staged)
+
+    @property
+    def examines_rows(self) -> bool:
+        """True for records of change data, which tasks decode."""
+        return self.options.change_format is not None
+
+    def create_examiner(self, plan: TaskTableSpec) -> Examiner | None:
+        """Executor: return the function that decodes records, and finds those that are bad."""
+        records = self._sink.read_records(plan)
+        return None if records is None else records.examine
 
     def participant(self, view: LogView) -> IcebergParticipant:
         """Driver: return the participant for the table's catalog."""

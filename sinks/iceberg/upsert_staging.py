@@ -56,6 +56,7 @@ __all__ = [
     "IncompleteRows",
     "UpsertSpec",
     "filter_rows",
+    "fit_changes",
     "stage_changes",
     "to_sortable",
 ]
@@ -69,6 +70,7 @@ _UPSERT_OPS = pa.array(
     ["c", "create", "i", "insert", "u", "update", "upsert", "r", "read", "+", "", None], pa.string()
 )
 
+_PREFIX = "_krishiv_"
 DELETES = "_krishiv_delete"
 """Name of the column of staged changes that marks deletes."""
 
@@ -115,7 +117,7 @@ class UpsertSpec:
         """Refuse rows that lack a column, or have a key column of a type without equality.
 
         Raises:
-            OptionError: If a column is missing, or its type cannot be a key.
+            OptionError: If a column is missing, its type cannot be a key, or its name is taken.
         """
         for option, name in self._iter_columns():
             if name not in rows.names and name != ORDER:
@@ -123,6 +125,11 @@ class UpsertSpec:
                 raise OptionError(
                     f"{FORMAT}: {option!r} names {name!r}, but the columns are {known}"
                 )
+        if taken := [name for name in rows.names if name.startswith(_PREFIX)]:
+            raise OptionError(
+                f"{FORMAT}: column {taken[0]!r} has a name that upserts use themselves, which "
+                f"begins with {_PREFIX!r}: rename it"
+            )
         for name in self.keys:
             kind = rows.field(name).type
             # Iceberg's own rule for identifier fields (spec, "Identifier Field IDs").
@@ -212,7 +219,7 @@ def stage_changes(
     if decoder is None:
         checked = (_to_changes(batch, columns, upsert_spec) for batch in batches)
     else:
-        checked = (_fit_changes(decoder(batch), columns) for batch in batches)
+        checked = (fit_changes(decoder(batch), columns) for batch in batches)
     pieces = chunks(checked)
     first = next(pieces, None)
     if first is None:
@@ -236,11 +243,15 @@ def _to_changes(
 ) -> pa.RecordBatch:
     """Convert a batch to the columns of the table, with a column of deletes."""
     deletes = upsert_spec.find_deletes(batch)
-    return _fit_changes(batch.append_column(DELETES, deletes), columns)
+    return fit_changes(batch.append_column(DELETES, deletes), columns)
 
 
-def _fit_changes(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Convert changes to the columns of the table; further columns remain."""
+def fit_changes(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """Convert changes to the columns of the table; further columns remain.
+
+    Raises:
+        SchemaError: If a value does not fit its column.
+    """
     whole = pc.invert(batch.column(DELETES))
     if KEPT in batch.schema.names:
         whole = pc.and_(whole, batch.column(KEPT).is_null())

@@ -26,9 +26,10 @@ from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, TaskTableSpe
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+    from krishiv_spark.sinks.iceberg.change_records import ChangeRecords
     from krishiv_spark.sinks.iceberg.committer import IcebergCommitter
     from krishiv_spark.sinks.iceberg.table_setup import CachedTable
-    from krishiv_spark.sinks.iceberg.upsert_staging import ChangeDecoder, UpsertSpec
+    from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
     from krishiv_spark.spark.query_target import QueryTarget
 
 __all__ = ["IcebergSinkOptions", "IcebergWriter"]
@@ -176,16 +177,18 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
                 return write_files(plan, batches, task)
             from krishiv_spark.sinks.iceberg.upsert_staging import stage_changes
 
-            return stage_changes(plan, batches, task, upsert_spec, self._create_decoder(plan))
+            records = self.read_records(plan)
+            decode = None if records is None else records.decode
+            return stage_changes(plan, batches, task, upsert_spec, decode)
 
-    def _create_decoder(self, plan: TaskTableSpec) -> ChangeDecoder | None:
-        """Return the decoder of change data; None for rows. Executor."""
+    def read_records(self, plan: TaskTableSpec) -> ChangeRecords | None:
+        """Executor: return the decoder of change data; None for rows."""
         if self.options.change_format is None:
             return None
-        from krishiv_spark.sinks.iceberg.change_records import create_decoder
+        from krishiv_spark.sinks.iceberg.change_records import ChangeRecords
         from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 
-        return create_decoder(self.options, to_arrow_columns(plan.metadata.schema()))
+        return ChangeRecords(self.options, to_arrow_columns(plan.metadata.schema()))
 
     def committer(self) -> IcebergCommitter:
         """Driver: return the committer for the table's catalog."""

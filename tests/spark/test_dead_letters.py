@@ -190,6 +190,29 @@ def test_kills_lose_and_repeat_no_record_of_a_topic_nor_its_letters_in_a_folder(
     assert_each_once(numbers(each["value"] for each in letters), range(0, 1000, BAD), "letters")
 
 
+@pytest.mark.crash
+@pytest.mark.once
+@pytest.mark.long  # a minute, as the two before
+@pytest.mark.timeout(2400)
+def test_kills_lose_and_repeat_no_row_of_a_mirror_nor_its_letters(two_topics, tmp_path):
+    options = {
+        "path": "db.rows",
+        "warehouse": str(tmp_path / "warehouse"),
+        "mode": "upsert",
+        "changeFormat": "debezium",
+        "keyColumns": "id",
+        "tableSchema": "id BIGINT",
+        "deadLetters.format": "krishiv-parquet",
+        "deadLetters.path": str(tmp_path / "dead"),
+    }
+    job = {"format": "krishiv-iceberg", "options": options, "decoding": {}}
+    kill_again_and_again(two_topics, tmp_path, 1000, 5, **job)
+    found = Counter(table_of(tmp_path / "warehouse").scan().to_arrow()["id"].to_pylist())
+    assert_each_once(found, [n for n in range(1000) if n % BAD], "Iceberg")
+    letters = letters_of(tmp_path / "dead")
+    assert_each_once(numbers(each["value"] for each in letters), range(0, 1000, BAD), "letters")
+
+
 def test_a_rule_is_evaluated_once_for_each_row(spark):
     """With more evaluations, a rule with a random number makes letters without value or rule."""
     rows = krishiv_spark.with_rules(spark.range(1000), coin="rand() < 0.5").collect()

@@ -150,6 +150,23 @@ def test_a_new_row_without_a_value_is_refused_or_gets_null(tmp_path):
     assert mirror.rows()[-1] == {"id": 2, "n": 1, "text": None}
 
 
+def test_a_required_column_without_a_value_is_refused_by_its_name(tmp_path):
+    mirror = Mirror(tmp_path, missingValues="null")
+    mirror.apply([insert(1, text="one")])
+    with table_of(tmp_path, NAME).update_schema(allow_incompatible_changes=True) as change:
+        change._set_column_requirement("text", required=True)
+    half = to_json({"id": 2}), write_event("c", None, {"id": 2, "n": 1, "text": PLACEHOLDER}, 2)
+    with pytest.raises(CommitRejected, match=r"row with id = '2' would be null in column 'text'"):
+        mirror.apply([half], 1)
+    assert [row["id"] for row in mirror.rows()] == [1]
+
+
+def test_columns_with_names_of_staged_changes_are_refused(tmp_path):
+    wrong = Mirror(tmp_path, tableSchema="id INT, _krishiv_kept STRING")
+    with pytest.raises(OptionError, match="column '_krishiv_kept' has a name that upserts use"):
+        wrong.apply([insert(1, text="one")])
+
+
 def rows_alone(*rows):
     return [(to_json({"id": row["id"]}), to_json(row)) for row in rows]
 

@@ -2,8 +2,8 @@
 
     python letters_copy.py '{"bootstrap": ..., "format": ..., "options": {...}, ...}'
 
-Good values go to the sink, others to its dead letters. Prints STARTED, EPOCH and DONE as
-`kafka_copy` does.
+Good values go to the sink, others to its dead letters. `decoding` are options of the source, for
+other values than JSON. Prints STARTED, EPOCH and DONE as `kafka_copy` does.
 """
 
 import json
@@ -11,6 +11,13 @@ import os
 import sys
 
 from stream_copy import Progress, session
+
+_JSON = {
+    "valueFormat": "json",
+    "valueSchema": "id BIGINT",
+    "badRecords": "divert",
+    "columns": "id, _raw, _error, _source",
+}
 
 
 def main() -> None:
@@ -23,8 +30,7 @@ def main() -> None:
         .option("kafka.bootstrap.servers", job["bootstrap"])
         .options(subscribe=job["source"], startingOffsets="earliest")
         .options(maxOffsetsPerTrigger=job["rows"], minPartitions=2)
-        .options(valueFormat="json", valueSchema="id BIGINT", badRecords="divert")
-        .options(columns="id, _raw, _error, _source")
+        .options(**job.get("decoding", _JSON))
         .load()
     )
     query = (
