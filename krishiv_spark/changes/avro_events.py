@@ -122,6 +122,7 @@ class AvroEvents:
         keys: Its key columns.
         values: Rules for values that a schema does not determine.
         settings: The registry.
+        with_origins: Parse the fields of origins.
     """
 
     def __init__(
@@ -130,9 +131,11 @@ class AvroEvents:
         keys: Sequence[str],
         values: ValueRules,
         settings: RegistrySettings,
+        *,
+        with_origins: bool = False,
     ) -> None:
         self._columns, self._keys = columns, tuple(keys)
-        self._values = values
+        self._values, self._with_origins = values, with_origins
         self._registry = open_registry(settings)
         self._types: dict[int, ConnectType] = {}
         self._plans: dict[int, AvroPlan | None] = {}
@@ -206,7 +209,8 @@ class AvroEvents:
         flags = {
             name: pa.bool_() for name, each in described.items() if each.get("type") == "boolean"
         }
-        read = to_read_type(form, encodings, self._keys, flags)
+        given = (form, encodings, self._keys, flags)
+        read = to_read_type(*given, with_origins=self._with_origins)
         unknown = described.keys() - {*self._columns.names}
         if form == "row":  # `ExtractNewRecordState` adds some
             unknown = {name for name in unknown if not name.startswith("__")}

@@ -12,13 +12,14 @@ such a record it deletes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.changes.change_origins import gather_origins
 from krishiv_spark.changes.connect_schemas import Unwrapped, unwrap
 from krishiv_spark.changes.decoded import (
     Changes,
@@ -56,12 +57,14 @@ class DebeziumRules:
         unknown: Action for columns of a record that the table does not have.
         truncate: Action for the event of a ``TRUNCATE``.
         registry: The registry with the schemas of records in Avro; None if there are none.
+        with_origins: Read the origins of changes.
     """
 
     values: ValueRules = field(default_factory=ValueRules)
     unknown: Literal["fail", "ignore"] = "fail"
     truncate: TruncateRule = "fail"
     registry: RegistrySettings | None = None
+    with_origins: bool = False
 
 
 class _Plan(Protocol):
@@ -128,19 +131,22 @@ class DebeziumDecoder:
         self._keys = tuple(keys)
         self._rules = rules
         self._bad = bad or _BadRecords()
-        self._reader = RowReader(self.columns, self._keys, rules.truncate)
-        self._json = JsonEvents(self.columns, self._keys, rules.values)
+        is_read = rules.with_origins
+        self._reader = RowReader(self.columns, self._keys, rules.truncate, with_origins=is_read)
+        self._json = JsonEvents(self.columns, self._keys, rules.values, with_origins=is_read)
         self._avro = self._create_avro()
         self._plans: dict[bytes | None, JsonPlan] = {}
         self._of_keys: DebeziumDecoder | None = None
         self._has_rows = False
 
     def _create_avro(self) -> AvroEvents | None:
-        if self._rules.registry is None:
+        settings, of = self._rules.registry, self._rules.values
+        if settings is None:
             return None
         from krishiv_spark.changes.avro_events import AvroEvents
 
-        return AvroEvents(self.columns, self._keys, self._rules.values, self._rules.registry)
+        is_read = self._rules.with_origins
+        return AvroEvents(self.columns, self._keys, of, settings, with_origins=is_read)
 
     def decode(self, values: pa.Array, keys: pa.Array, locate: Callable[[int], str]) -> Changes:
         """Decode the records of a batch.
@@ -161,7 +167,10 @@ class DebeziumDecoder:
                 f"{locate(error.row)}: the value {error.reason}. Nothing of this batch was "
                 "written; the query repeats it, and may continue with its checkpoint"
             ) from None
-        return sort_changes(pieces, self.columns)
+        found = sort_changes(pieces, self.columns)
+        if not self._rules.with_origins:
+            return found
+        return replace(found, origins=gather_origins(self._reader.origins, found.records))
 
     def decode_good(
         self, values: pa.Array, keys: pa.Array, locate: Callable[[int], str]

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from krishiv_spark.changes.change_origins import Origins, filter_origins
+
 __all__ = [
     "Changes",
     "Rows",
@@ -37,6 +39,7 @@ class Changes:
         positions: For each row, the position of its record in PostgreSQL's log (`lsn`), or null.
             The delete of an old key and the insert of the new one have the same position.
         records: For each row, the number of its record in the batch.
+        origins: For each row, the origin of its record; None if they were not read.
     """
 
     rows: pa.RecordBatch
@@ -44,6 +47,7 @@ class Changes:
     kept: pa.Array
     positions: pa.Int64Array
     records: Rows
+    origins: Origins | None = None
 
 
 def to_deletes(batch: pa.RecordBatch, rows: Rows, positions: pa.Array | None = None) -> Changes:
@@ -69,6 +73,7 @@ def filter_changes(changes: Changes, flags: NDArray[np.bool_]) -> Changes:
         changes.kept.filter(mask),
         changes.positions.filter(mask),
         changes.records[flags],
+        changes.origins and filter_origins(changes.origins, flags),
     )
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.changes.change_origins import Origins, list_origin_fields, read_origins
 from krishiv_spark.changes.decoded import (
     Changes,
     Rows,
@@ -38,8 +39,8 @@ __all__ = [
 
 _UPSERTS = pa.array(["c", "u", "r"])
 _DELETES = pa.array(["d"])
-_TRUNCATE, _MESSAGE = "t", "m"
-KNOWN_OPERATIONS = {"c", "u", "r", "d", _TRUNCATE, _MESSAGE}
+_READ, _TRUNCATE, _MESSAGE = "r", "t", "m"
+KNOWN_OPERATIONS = {"c", "u", _READ, "d", _TRUNCATE, _MESSAGE}
 _FLAGS = (OPERATION, DELETED)
 
 Encodings: TypeAlias = Mapping[str, Encoding]
@@ -55,7 +56,12 @@ class FatalRecordError(Exception):
 
 
 def to_read_type(
-    form: Form, encodings: Encodings, keys: Sequence[str], flags: Mapping[str, pa.DataType]
+    form: Form,
+    encodings: Encodings,
+    keys: Sequence[str],
+    flags: Mapping[str, pa.DataType],
+    *,
+    with_origins: bool = False,
 ) -> pa.StructType:
     """Return the type to which records are parsed for `RowReader`.
 
@@ -64,7 +70,9 @@ def to_read_type(
         encodings: The encodings of the columns.
         keys: The key columns.
         flags: The types of the flags of rows, which are text by default.
+        with_origins: Parse the fields of origins.
     """
+    more = list_origin_fields(form) if with_origins else ()
     reads = [pa.field(name, made.read) for name, made in encodings.items()]
     if form == "envelope":
         return pa.struct(
@@ -72,12 +80,13 @@ def to_read_type(
                 pa.field("op", pa.string()),
                 pa.field("before", pa.struct([each for each in reads if each.name in keys])),
                 pa.field("after", pa.struct(reads)),
-                pa.field("source", pa.struct([("lsn", pa.int64())])),
+                pa.field("source", pa.struct(more or [("lsn", pa.int64())])),
             ]
         )
     # Also if no record had a flag so far: a later one must not be taken for an upsert.
     added = [name for name in _FLAGS if name not in encodings]
-    return pa.struct([*reads, *(pa.field(name, flags.get(name, pa.string())) for name in added)])
+    added_fields = [pa.field(name, flags.get(name, pa.string())) for name in added]
+    return pa.struct([*reads, *added_fields, *(one for one in more if one.name not in encodings)])
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,8 @@ class RowReader:
         truncate: The action for the event of a ``TRUNCATE``.
         keyless: Receives deletes whose row before the change has no key.
         from_before: Receives deletes whose key is that of the row before the change.
+        with_origins: Read the origins of records.
+        origins: Receives these.
     """
 
     columns: pa.Schema
@@ -97,11 +108,14 @@ class RowReader:
     truncate: TruncateRule = "fail"
     keyless: list[Rows] = field(default_factory=list)
     from_before: list[Rows] = field(default_factory=list)
+    with_origins: bool = False
+    origins: list[Origins] = field(default_factory=list)
 
     def forget(self) -> None:
-        """Empty `keyless` and `from_before`: another batch follows."""
+        """Empty the lists of the last batch: another one follows."""
         self.keyless.clear()
         self.from_before.clear()
+        self.origins.clear()
 
     def read(
         self, form: Form, encodings: Encodings, objects: pa.StructArray, rows: Rows
@@ -119,13 +133,22 @@ class RowReader:
             FatalRecordError: If the table was truncated, and that is an error.
         """
         if form == "row":
-            return [*self._read_rows(encodings, objects, rows)]
+            made = [*self._read_rows(encodings, objects, rows)]
+            self._read_origins(form, objects, rows)
+            return made
         keyless: list[Rows] = []
         from_before: list[Rows] = []
         made = [*self._read_envelopes(encodings, objects, rows, keyless, from_before)]
         self.keyless.extend(keyless)
         self.from_before.extend(from_before)
+        self._read_origins(form, objects, rows)
         return made
+
+    def _read_origins(self, form: Form, objects: pa.StructArray, rows: Rows) -> None:
+        if self.with_origins:
+            operations = objects.field("op" if form == "envelope" else OPERATION)
+            reads = is_true(pc.equal(operations.cast(pa.string()), _READ))
+            self.origins.append(read_origins(form, objects, reads, rows))
 
     def _read_rows(
         self, encodings: Encodings, objects: pa.StructArray, rows: Rows

@@ -116,7 +116,7 @@ class ChangeOptions(Options):
         description="Form of the rows: Kafka's columns `key` and `value` (and `topic`, `partition` "
         "and `offset`) with change events of Debezium (`debezium`), in JSON, with or without their "
         "schema, or in Avro, as envelopes or as rows alone (`ExtractNewRecordState`). Needs `mode` "
-        "= `upsert`. See [change data](change-data.md).",
+        "= `upsert` or `scd2`. See [change data](change-data.md).",
     )
     registry: Annotated[RegistrySettings | None, BeforeValidator(_parse_registry)] = Field(
         default=None,

@@ -9,6 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.changes.change_origins import (
+    OFFSET,
+    TIME_TYPE,
+    Origins,
+    format_number,
+    mark_reads,
+)
 from krishiv_spark.changes.debezium import DebeziumDecoder, DebeziumRules
 from krishiv_spark.changes.decoded import Changes
 from krishiv_spark.errors import SchemaError
@@ -17,7 +24,10 @@ from krishiv_spark.sinks.iceberg.upsert_staging import (
     KEPT,
     ORDER,
     PARTITION,
+    PLACE,
     POSITION,
+    READ,
+    TIME,
     fit_changes,
 )
 from krishiv_spark.sinks.logged_writer import Examined
@@ -40,7 +50,11 @@ class ChangeRecords:
 
     def __init__(self, options: IcebergSinkOptions, columns: pa.Schema) -> None:
         rules = DebeziumRules(
-            options.value_rules, options.unknown_fields, options.truncate_events, options.registry
+            options.value_rules,
+            options.unknown_fields,
+            options.truncate_events,
+            options.registry,
+            with_origins=options.mode == "scd2",
         )
         self._decoder = DebeziumDecoder(columns, options.key_columns, rules)
         self._columns = columns
@@ -100,10 +114,25 @@ def _add_further(found: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
         PARTITION: _name_partitions(batch).take(pa.array(found.records)),
         ORDER: _number_records(batch, found.records),
     }
+    if found.origins is not None:
+        further |= _mark_origins(batch, found.origins)
     rows = found.rows
     for name, values in further.items():
         rows = rows.append_column(name, values)
     return rows
+
+
+def _mark_origins(batch: pa.RecordBatch, origins: Origins) -> dict[str, pa.Array]:
+    """Return positions and times of changes; those of the records in Kafka where they have none."""
+    records = pa.array(origins.rows)
+    offsets = format_number(batch.column("offset").cast(pa.int64()).take(records))
+    of_records = mark_reads(pc.binary_join_element_wise(OFFSET, offsets, ""), origins.reads)
+    written = batch.column("timestamp").cast(pa.timestamp("us")).cast(TIME_TYPE).take(records)
+    return {
+        PLACE: pc.coalesce(origins.places, of_records),
+        TIME: pc.coalesce(origins.times, written),
+        READ: pa.array(origins.reads),
+    }
 
 
 def _number_records(batch: pa.RecordBatch, records: np.ndarray[Any, Any]) -> pa.Array:

@@ -165,8 +165,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
             return  # a batch job without rows
         table = self._cache.pop(self._options)
         update = self._create_update(epoch, staged, self.mode, table)
-        rule = self._key_rule(self.mode, epoch.query)
-        commit = EpochCommit(self._options, epoch, update, rule)
+        commit = EpochCommit(self._options, epoch, update, self._key_rule(self.mode, epoch.query))
         try:
             with redact_errors(table.io, f"commit epoch {epoch.number}"):
                 check_staged_exist(table.io, staged)
@@ -229,13 +228,15 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
     def _create_update(
         self, epoch: Epoch, staged: Sequence[StagedDataFiles], mode: EpochMode, table: Table
     ) -> EpochUpdate:
-        if mode.upsert_spec is not None:
-            from krishiv_spark.sinks.iceberg.upsert_updates import create_upsert_update
+        if (spec := mode.upsert_spec) is None:
+            return Replace(staged) if mode.replaces else Append(staged)
+        if spec.is_history:
+            from krishiv_spark.sinks.iceberg.history_updates import HistoryUpdate
 
-            return create_upsert_update(
-                self._options, staged, mode.upsert_spec, epoch, table.metadata
-            )
-        return Replace(staged) if mode.replaces else Append(staged)
+            return HistoryUpdate(self._options, staged, spec, epoch)
+        from krishiv_spark.sinks.iceberg.upsert_updates import create_upsert_update
+
+        return create_upsert_update(self._options, staged, spec, epoch, table.metadata)
 
     @staticmethod
     def _clean_up(commit: EpochCommit, update: EpochUpdate, table: Table) -> None:
@@ -295,8 +296,7 @@ class EpochCommit:
         self._attempt(table)
         while self._error is not None:
             if isinstance(self._error, CatalogReplacedError):
-                # In another catalog the table is another one, or an older one, whose folders may
-                # lack the staged files.
+                # The table of another catalog may be older, or lack the staged files.
                 raise self._to_failure()
             # The table is loaded even if the time is up: the last attempt may have succeeded.
             may_continue = backoff.pause()
@@ -361,7 +361,10 @@ class EpochCommit:
             delete_expired_files(table, before)
 
     def _stage_snapshot(
-        self, transaction: EpochTransaction, changes: SnapshotChanges, progress: EpochProgress
+        self,
+        transaction: EpochTransaction,
+        changes: SnapshotChanges,
+        progress: EpochProgress,
     ) -> None:
         parent = transaction.table_metadata.current_snapshot_id
         lineage = {} if parent is None else {PARENT_KEY: str(parent)}

@@ -63,8 +63,8 @@ class EpochMode:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key columns of upserts; empty for other modes."""
-        return () if self.upsert_spec is None else self.upsert_spec.keys
+        """The columns that identify a row of the table; empty if epochs only add or replace."""
+        return () if self.upsert_spec is None else self.upsert_spec.identity
 
 
 @dataclass(frozen=True)

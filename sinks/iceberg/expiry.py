@@ -156,7 +156,7 @@ def make_default_properties(options: IcebergSinkOptions) -> dict[str, str]:
     has_deletes = options.table_properties.get("format-version", "2") != "1"
     upserts = options.upsert_mode or ("merge-on-read" if has_deletes else "copy-on-write")
     snapshots = dict(_SNAPSHOTS)
-    if options.mode == "upsert":
+    if options.mode != "append":
         snapshots |= _OF_UPSERTS[upserts]
     if options.keep_snapshots == "all":
         snapshots.clear()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["complete_upserts", "read_positions", "write_positions"]
+__all__ = ["complete_upserts", "read_positions", "to_rejection", "write_positions"]
 
 _log = logging.getLogger(__name__)
 _ROW, _STORED = "_krishiv_row", "_krishiv_stored"
@@ -100,7 +100,7 @@ def complete_upserts(
         is_missing |= spots < 0
         refused = np.flatnonzero((spots < 0) & ~is_repeated)
         if len(refused) and not missing_is_null:
-            raise _to_rejection(last, int(refused[0]), name, keys)
+            raise to_rejection(last, int(refused[0]), name, keys)
     complete = _drop_repeated(last, is_missing & is_repeated, keys)
     _check_required(complete, given, keys)
     yield from complete.to_batches()
@@ -283,7 +283,8 @@ def _describe_key(rows: pa.Table, row: int, keys: Sequence[str]) -> str:
     return ", ".join(f"{one} = {str(rows[one][row])[:_MOST_TEXT]!r}" for one in keys)
 
 
-def _to_rejection(rows: pa.Table, row: int, name: str, keys: Sequence[str]) -> CommitRejected:
+def to_rejection(rows: pa.Table, row: int, name: str, keys: Sequence[str]) -> CommitRejected:
+    """Return the rejection of an epoch, one of whose rows has no value in a column."""
     return CommitRejected(
         f"{FORMAT}: the event of the row with {_describe_key(rows, row, keys)} leaves out the "
         f"unchanged value of column {name!r}, and neither the table nor the epoch has this row. "

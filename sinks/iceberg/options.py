@@ -66,14 +66,17 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
         "table_properties": (_PROPERTY,),
     }
 
-    mode: Literal["append", "upsert"] = Field(
+    mode: Literal["append", "upsert", "scd2"] = Field(
         default="append",
-        description="Append the rows (`append`), or replace rows with the same key (`upsert`).",
+        description="Append the rows (`append`), replace rows with the same key (`upsert`), or "
+        "keep all versions of a row with their intervals (`scd2`, see "
+        "[history](change-data.md#history)).",
     )
     key_columns: DistinctNames = Field(
         default=(),
         validation_alias=AliasChoices("keyColumns", "key_columns"),
-        description="Columns that identify a row, separated by commas; required for `upsert`.",
+        description="Columns that identify a row, separated by commas; required for `upsert` and "
+        "`scd2`.",
     )
     op_column: str | None = Field(
         default=None,
@@ -85,7 +88,46 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
         default=None,
         validation_alias=AliasChoices("orderColumn", "order_column"),
         description="Column whose highest value wins among the rows of an epoch with the same key. "
-        "By default, the last row in Spark's order wins.",
+        "By default, the last row in Spark's order wins. With `scd2`, the order of the versions.",
+    )
+    time_column: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("timeColumn", "time_column"),
+        description="With `scd2` and without `changeFormat`: TIMESTAMP or DATE column with the "
+        "time of each change. Default: `orderColumn`.",
+    )
+    late_rows: Literal["insert", "ignore", "fail"] = Field(
+        default="insert",
+        validation_alias=AliasChoices("lateRows", "late_rows"),
+        description="With `scd2` and without `changeFormat`: action for a row that is older than a "
+        "version of its key: `insert` a version into the past, `ignore` the row, or `fail`.",
+    )
+    valid_from_column: str = Field(
+        default="valid_from",
+        min_length=1,
+        validation_alias=AliasChoices("validFromColumn", "valid_from_column"),
+        description="With `scd2`: name of the TIMESTAMP column with the start of a version, "
+        "inclusive.",
+    )
+    valid_to_column: str = Field(
+        default="valid_to",
+        min_length=1,
+        validation_alias=AliasChoices("validToColumn", "valid_to_column"),
+        description="With `scd2`: name of the TIMESTAMP column with the end of a version, "
+        "exclusive; null for the current version.",
+    )
+    current_column: str = Field(
+        default="is_current",
+        min_length=1,
+        validation_alias=AliasChoices("currentColumn", "current_column"),
+        description="With `scd2`: name of the BOOLEAN column that is true for the current version.",
+    )
+    position_column: str = Field(
+        default="change_position",
+        min_length=1,
+        validation_alias=AliasChoices("positionColumn", "position_column"),
+        description="With `scd2` and `changeFormat`: name of the STRING column with the position "
+        "of a version's change in the log of the database.",
     )
     upsert_mode: Literal["merge-on-read", "copy-on-write"] | None = Field(
         default=None,
@@ -228,8 +270,8 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
-        if self.change_format is not None and self.mode != "upsert":
-            raise ValueError("'changeFormat' requires 'mode' = 'upsert'")
+        if self.change_format is not None and self.mode == "append":
+            raise ValueError("'changeFormat' requires 'mode' = 'upsert' or 'scd2'")
         if self.change_format is None and self.table_schema:
             raise ValueError("'tableSchema' requires 'changeFormat'")
         if self.change_format is None and self.registry is not None:
@@ -240,9 +282,36 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
                 "operation and their order"
             )
         if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):
-            raise ValueError("'keyColumns', 'opColumn' and 'orderColumn' require 'mode' = 'upsert'")
+            raise ValueError(
+                "'keyColumns', 'opColumn' and 'orderColumn' require 'mode' = 'upsert' or 'scd2'"
+            )
+        self._check_history()
         if self.txn_rows is not None and self.txn_app_id is None:
             raise ValueError("'txnRows' requires 'txnAppId' and 'txnVersion'")
         if self.keep_snapshots == "all" and self.expire_older_than is not None:
             raise ValueError("'keepSnapshots' = 'all' contradicts 'expireOlderThan'")
         return self
+
+    def _check_history(self) -> None:
+        """Refuse options that contradict `mode` = `scd2`, or need it.
+
+        Raises:
+            ValueError: If there is such an option.
+        """
+        if self.mode != "scd2":
+            names = ("late_rows", "valid_from_column", "valid_to_column", "current_column")
+            for name in ("time_column", *names, "position_column"):
+                if name in self.model_fields_set:
+                    first, *rest = name.split("_")
+                    option = first + "".join(map(str.title, rest))
+                    raise ValueError(f"{option!r} requires 'mode' = 'scd2'")
+            return
+        if self.upsert_mode == "copy-on-write":
+            raise ValueError("'mode' = 'scd2' contradicts 'upsertMode' = 'copy-on-write'")
+        if self.change_format is not None and (
+            self.time_column or "late_rows" in self.model_fields_set
+        ):
+            raise ValueError(
+                "'timeColumn' and 'lateRows' contradict 'changeFormat', whose events have their "
+                "time and their position"
+            )

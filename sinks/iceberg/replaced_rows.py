@@ -269,14 +269,20 @@ class RowLookup:
     def _whole_rows(self) -> _RowReader:
         return _RowReader(self._table, self._table.schema())
 
-    def plan_candidates(self, keys: pa.Table) -> Iterator[FileScanTask]:
+    def plan_candidates(
+        self, keys: pa.Table, condition: BooleanExpression | None = None
+    ) -> Iterator[FileScanTask]:
         """Return the data files whose bounds and partitions allow one of the keys.
+
+        Args:
+            keys: The keys.
+            condition: A further filter of the rows; None for none.
 
         Raises:
             CommitRejected: As `plan_data_files`.
         """
         terms = [_key_bounds(name, keys[name]) for name in self._names] if keys.num_rows else []
-        every: BooleanExpression = AlwaysTrue()
+        every: BooleanExpression = AlwaysTrue() if condition is None else condition
         return plan_data_files(self._table, functools.reduce(And, terms, every))
 
     def find(self, task: FileScanTask, keys: pa.Table) -> np.ndarray[Any, Any] | None:
@@ -347,6 +353,19 @@ class RowLookup:
     def read(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
         """Return all columns of the rows of a file, without deleted rows, in a fixed order."""
         return self._whole_rows.read(task)
+
+    def read_columns(self, task: FileScanTask, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Return some columns of the same rows, in the same order.
+
+        Raises:
+            CommitRejected: If the file is not a Parquet file.
+        """
+        _check_parquet(task.file)
+        return _RowReader(self._table, self._table.schema().select(*names)).read(task)
+
+    def get_columns(self, names: Sequence[str]) -> pa.Schema:
+        """Return the columns of `read_columns`."""
+        return to_arrow_columns(self._table.schema().select(*names))
 
 
 def cache_deleted(file: DataFile, rows: Iterable[tuple[str, Positions]]) -> None:

@@ -70,6 +70,7 @@ class StagedForTable(BaseModel, frozen=True):
             a task.
         keys: Key columns of the changes.
         order: Column whose highest value wins among the changes of a key; None for the last one.
+        history: Of a history, see `HistorySpec.to_texts`; empty for upserts.
     """
 
     staged: Any = Field(default=None, exclude=True)
@@ -82,6 +83,7 @@ class StagedForTable(BaseModel, frozen=True):
     replaces: bool | None = None
     keys: tuple[str, ...] = ()
     order: str | None = None
+    history: tuple[str, ...] = ()
 
 
 class IcebergRoute(LoggedWriter[StagedForTable, TaskTableSpec]):
@@ -393,6 +395,7 @@ def write_intent_files(
         replaces=mode.replaces,
         keys=() if spec is None else spec.keys,
         order=None if spec is None else spec.order,
+        history=() if spec is None else spec.to_texts(),
     )
 
 
@@ -405,6 +408,10 @@ def read_mode(item: StagedForTable) -> EpochMode | None:
 
     # The name of the column of operations is not needed: staged changes have a column of deletes.
     spec = UpsertSpec(item.keys, None, item.order) if item.keys else None
+    if spec is not None and item.history:
+        from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
+
+        spec = HistorySpec.from_texts(spec, item.history)
     return EpochMode(spec, replaces=item.replaces)
 
 

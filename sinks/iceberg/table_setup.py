@@ -129,12 +129,15 @@ def prepare_table(
     return fitting
 
 
-def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table | None:
+def check_table(
+    options: IcebergSinkOptions, rows: pa.Schema, accept: Callable[[Table], object] | None = None
+) -> Table | None:
     """Load the table and refuse it as `prepare_table` would, without a change. Planner.
 
     Args:
         options: Options of the sink.
         rows: Columns of the rows.
+        accept: As of `prepare_table`.
 
     Returns:
         None if the table is missing and will be created.
@@ -154,6 +157,8 @@ def check_table(options: IcebergSinkOptions, rows: pa.Schema) -> Table | None:
     check_own_warehouse(table, options)
     check_version(table, options)
     _check_location(table)
+    if accept is not None:
+        accept(table)
     columns = to_arrow_columns(table.schema())
     check_columns(rows, columns, options.table_name, options.schema_evolution)
     return table

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyiceberg.io import FileIO
+    from pyiceberg.table import Table
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
@@ -50,13 +51,18 @@ __all__ = [
     "KEPT",
     "ORDER",
     "PARTITION",
+    "PLACE",
     "POSITION",
+    "READ",
+    "TIME",
     "ChangeDecoder",
     "EpochChanges",
     "IncompleteRows",
     "UpsertSpec",
+    "drop_further",
     "filter_rows",
     "fit_changes",
+    "number_keys",
     "stage_changes",
     "to_sortable",
 ]
@@ -79,7 +85,11 @@ PARTITION, ORDER = "_krishiv_partition", "_krishiv_order"
 """Further columns of staged change data: the names of the columns whose values remain, the position
 in the database's log, and the partition and the offset of the record."""
 
-_FURTHER = (DELETES, KEPT, POSITION, PARTITION, ORDER)
+PLACE, TIME, READ = "_krishiv_place", "_krishiv_time", "_krishiv_read"
+"""Further columns of staged changes of a history: the position of the change as a text, its time,
+and whether a snapshot has read the row."""
+
+_FURTHER = (DELETES, KEPT, POSITION, PARTITION, ORDER, PLACE, TIME, READ)
 
 _MAX_TEXT = 60
 _MAX_COLUMNS = 5
@@ -142,6 +152,43 @@ class UpsertSpec:
             yield "opColumn", self.op
         if self.order is not None:
             yield "orderColumn", self.order
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that identify a row of the table."""
+        return self.keys
+
+    @property
+    def is_history(self) -> bool:
+        """True if changes become versions of a `HistorySpec`."""
+        return bool(self.to_texts())
+
+    def to_texts(self) -> tuple[str, ...]:
+        """Return the columns that a history adds, as in intents; none for upserts."""
+        return ()
+
+    def list_generated(self) -> Sequence[str]:
+        """Return the columns of the table that rows do not have."""
+        return ()
+
+    def check_records(self, records: pa.Schema) -> None:
+        """Refuse records of change data that lack a column."""
+
+    def without_added(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of rows, given those of the table."""
+        generated = self.list_generated()
+        return pa.schema([field for field in columns if field.name not in generated])
+
+    def add_columns(self, rows: pa.Schema) -> pa.Schema:
+        """Return the columns of the table, for these columns of rows."""
+        return rows
+
+    def check_table(self, table: Table, options: IcebergSinkOptions) -> None:
+        """Refuse a table that epochs cannot change in this way."""
+
+    def mark(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with the further columns of their changes, except that of deletes."""
+        return batch
 
     def without_op(self, rows: pa.Schema) -> pa.Schema:
         """Return the columns for the table."""
@@ -215,7 +262,7 @@ def stage_changes(
         SchemaError: If a value does not fit its column, a key is null or an operation unknown.
     """
     path = f"{target.locations.data_path}/{file_name_prefix(target, task)}.changes"
-    columns = to_arrow_columns(target.metadata.schema())
+    columns = upsert_spec.without_added(to_arrow_columns(target.metadata.schema()))
     if decoder is None:
         checked = (_to_changes(batch, columns, upsert_spec) for batch in batches)
     else:
@@ -243,7 +290,7 @@ def _to_changes(
 ) -> pa.RecordBatch:
     """Convert a batch to the columns of the table, with a column of deletes."""
     deletes = upsert_spec.find_deletes(batch)
-    return fit_changes(batch.append_column(DELETES, deletes), columns)
+    return fit_changes(upsert_spec.mark(batch).append_column(DELETES, deletes), columns)
 
 
 def fit_changes(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
@@ -307,7 +354,7 @@ class _LastChanges:
 _NO_NUMBERS = np.empty(0, np.int64)
 
 
-def _number_keys(rows: pa.Table, keys: pa.Table) -> np.ndarray[Any, Any]:
+def number_keys(rows: pa.Table, keys: pa.Table) -> np.ndarray[Any, Any]:
     """Return for each row the number of its key among distinct keys."""
     own = keys.column_names
     numbered = keys.append_column(_GROUP, pa.array(np.arange(keys.num_rows)))
@@ -346,7 +393,8 @@ def _find_positions(changes: pa.Table) -> Mapping[str, int]:
     return dict(pairs)
 
 
-def _drop_further(rows: pa.RecordBatch) -> pa.RecordBatch:
+def drop_further(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return changes without the further columns."""
     return rows.select([name for name in rows.schema.names if name not in _FURTHER])
 
 
@@ -381,14 +429,14 @@ class EpochChanges:
 
     def read_upserts(self) -> Iterator[pa.RecordBatch]:
         """Read the last upsert of each key that is not deleted and has all values."""
-        for rows in filter_rows(self._read_batches(), self._last.stays):
-            yield _drop_further(rows)
+        for rows in filter_rows(self.read_batches(), self._last.stays):
+            yield drop_further(rows)
 
     def read_incomplete(self) -> IncompleteRows:
         """Read all changes of keys whose last upsert keeps values; they must fit into memory."""
         last = self._last
         chosen = last.groups >= 0
-        rows = pa.Table.from_batches(filter_rows(self._read_batches(), chosen))
+        rows = pa.Table.from_batches(filter_rows(self.read_batches(), chosen))
         groups, ranks = last.groups[chosen], last.ranks[chosen]
         order = np.lexsort((ranks, groups))
         is_wanted = np.isin(groups[order], last.wanted)
@@ -397,9 +445,9 @@ class EpochChanges:
     @cached_property
     def _last(self) -> _LastChanges:
         names = [*self._upsert_spec.keys, *filter(None, [self._upsert_spec.order]), DELETES]
-        names += [KEPT, POSITION, PARTITION] if self._are_records() else []
+        names += [KEPT, POSITION, PARTITION] if self.are_records() else []
         # The order column may be a key column.
-        read = pa.Table.from_batches(self._read_batches(list(dict.fromkeys(names))))
+        read = pa.Table.from_batches(self.read_batches(list(dict.fromkeys(names))))
         changes = to_sortable(read)
         by_rank = self._sort_changes(changes)
         ranks = np.empty_like(by_rank)
@@ -417,7 +465,7 @@ class EpochChanges:
             keeps = stays & changes[KEPT].is_valid().to_numpy()
             stays &= ~keeps
             if keeps.any():
-                groups = _number_keys(changes, last.select(own))
+                groups = number_keys(changes, last.select(own))
                 wanted = groups[keeps]
                 chosen = _find_earlier_keys(changes, groups, wanted)
                 # A tombstone has no position, and its delete is another change, or was one.
@@ -426,7 +474,7 @@ class EpochChanges:
                 groups = np.where(chosen[groups] & ~is_redundant, groups, -1)
         return _LastChanges(last.select(own), stays, ranks, groups, wanted, positions)
 
-    def _are_records(self) -> bool:
+    def are_records(self) -> bool:
         """Return True if the changes were records of change data."""
         if not self._paths:
             return False
@@ -457,8 +505,8 @@ class EpochChanges:
         has_position = pc.or_(changes[POSITION].is_valid(), changes[DELETES])
         return [POSITION, ORDER] if pc.all(has_position, min_count=0).as_py() else [ORDER]
 
-    def _read_batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Read all changes in a fixed order."""
+    def read_batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Read all changes in a fixed order: some of their columns, or all."""
         for path in self._paths:
             with self._io.new_input(path).open() as stream:
                 file = open_input(stream)

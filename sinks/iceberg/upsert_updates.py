@@ -152,7 +152,7 @@ class UpsertUpdate(EpochUpdate):
         check_fits(self.staged, table.metadata)
         if self._changes is None:
             paths = [path for item in self.staged for path in item.changes]
-            self._changes = EpochChanges(table.io, paths, self._upsert_spec)
+            self._changes = self._open_changes(table.io, paths)
         with _reject_arrow_errors(self._epoch):
             made = self._plan_files(table, self._changes)
             if self._changes.positions:
@@ -162,6 +162,9 @@ class UpsertUpdate(EpochUpdate):
                 made = replace(made, summary=summary)
         self._used = {file.file_path for file in (*made.added, *made.deletes)}
         return made
+
+    def _open_changes(self, io: FileIO, paths: Sequence[str]) -> EpochChanges:
+        return EpochChanges(io, paths, self._upsert_spec)
 
     @abstractmethod
     def _plan_files(self, table: Table, changes: EpochChanges) -> SnapshotChanges:
@@ -279,9 +282,26 @@ class MergeOnRead(UpsertUpdate):
     def _plan_files(self, table: Table, changes: EpochChanges) -> SnapshotChanges:
         """Return new files as added, and files that delete the rows of their keys as deletes."""
         lookup = RowLookup(table, self._upsert_spec.keys)
+        found = self._find_rows(lookup, table, changes.keys)
+        removed, deletes = self._delete_rows(lookup, table, found)
+        return SnapshotChanges(self._add(table, changes), removed, deletes)
+
+    def _delete_rows(
+        self,
+        lookup: RowLookup,
+        table: Table,
+        found: Iterable[tuple[FileScanTask, Positions, bool]],
+    ) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
+        """Return the files that the snapshot removes, and new files that delete rows.
+
+        Args:
+            lookup: The lookup of rows.
+            table: The table of one attempt.
+            found: The rows by data file, and whether these are all of its rows.
+        """
         removed: list[DataFile] = []
         groups: dict[tuple[int, Record], _Group] = {}
-        for task, positions, is_whole in self._find_rows(lookup, table, changes.keys):
+        for task, positions, is_whole in found:
             group = groups.setdefault(DeletedRows.group_of(task.file), _Group(task.file))
             group.known.update(dict.fromkeys(filter(is_parquet, task.delete_files)))
             if is_whole:
@@ -289,10 +309,9 @@ class MergeOnRead(UpsertUpdate):
             else:
                 group.rows.add(task.file.file_path, positions)
         merged = [*self._merge_deletes(lookup, table, groups.values(), removed)]
-        added = self._add(table, changes)
         deleted = [group.rows for group in groups.values() if len(group.rows)]
         deletes = [self._write_deletes(table, rows) for rows in deleted]
-        return SnapshotChanges(added, [*removed, *merged], deletes)
+        return [*removed, *merged], deletes
 
     @staticmethod
     def _merge_deletes(

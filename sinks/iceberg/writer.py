@@ -48,7 +48,7 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         """Planner: check options and table as `plan` does, without a change to the table."""
         from krishiv_spark.sinks.iceberg.table_setup import check_table
 
-        self._check_files(check_table(self.options, self._rows()))
+        self._check_files(check_table(self.options, self._rows(), self._check_history))
 
     def plan(self, ownership: Ownership[StagedDataFiles] | None) -> TaskTableSpec:
         """Planner: create or adapt the table, and return its specification for tasks."""
@@ -56,7 +56,7 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         from krishiv_spark.sinks.iceberg.table_setup import prepare_table
 
         del ownership
-        table = self._cache.set(prepare_table(self.options, self._rows()))
+        table = self._cache.set(prepare_table(self.options, self._rows(), self._check_history))
         self._check_files(table)
         if self.streaming:
             warn_of_growth(table, self.options)
@@ -97,7 +97,7 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
 
     def _check_files(self, table: Table | None) -> None:
         """Refuse a table whose files cannot be replaced, if epochs replace files."""
-        is_upsert = self.options.mode == "upsert"
+        is_upsert = self.options.mode != "append"
         if table is not None and (is_upsert or self.mode is OutputMode.REPLACE):
             from krishiv_spark.sinks.iceberg.replaced_rows import (
                 check_no_equality_deletes,
@@ -105,10 +105,11 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
             )
 
             check_no_equality_deletes(table, self.options)
-            if is_upsert:
+            if self.options.mode == "upsert":
                 from krishiv_spark.sinks.iceberg.upsert_updates import find_upsert_mode
 
                 find_upsert_mode(self.options, table.metadata)  # which raises
+            if is_upsert:
                 check_upsertable(table, self.options)
 
     def _rows(self) -> pa.Schema:
@@ -126,23 +127,26 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         if upsert_spec is None:
             return self.schema
         if self.mode is OutputMode.REPLACE:
-            raise OptionError(f"{FORMAT}: 'mode' = 'upsert' cannot replace the whole table")
+            raise OptionError(
+                f"{FORMAT}: 'mode' = {self.options.mode!r} cannot replace the whole table"
+            )
         if self.options.change_format is not None:
-            columns = self._find_columns()
+            columns = self._find_columns(upsert_spec)
             upsert_spec.check(columns)
             self.options.check_units(columns, FORMAT)
-            return columns
+            return upsert_spec.add_columns(columns)
         upsert_spec.check(self.schema)
-        return upsert_spec.without_op(self.schema)
+        return upsert_spec.add_columns(upsert_spec.without_op(self.schema))
 
-    def _find_columns(self) -> pa.Schema:
-        """Return the table's columns for records of change data: declared, or those it has.
+    def _find_columns(self, upsert_spec: UpsertSpec) -> pa.Schema:
+        """Return the columns of the rows of change data: declared, or those that the table has.
 
         Raises:
             OptionError: If the rows are no records, or the table is missing and no columns are
                 declared.
         """
         self.options.check_records(self.schema, FORMAT)
+        upsert_spec.check_records(self.schema)
         if (declared := self.options.declared_columns) is not None:
             return declared
         from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
@@ -155,12 +159,22 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
                 "types: declare its columns with 'tableSchema', such as 'id BIGINT, name STRING', "
                 "or create the table first"
             )
-        return to_arrow_columns(table.schema())
+        return upsert_spec.without_added(to_arrow_columns(table.schema()))
+
+    def _check_history(self, table: Table) -> None:
+        """Refuse a table that is no history, if epochs write one. Planner."""
+        spec = self._upsert_spec()
+        if spec is not None:
+            spec.check_table(table, self.options)
 
     def _upsert_spec(self) -> UpsertSpec | None:
         """Return how rows change others; None if they are only added."""
         if self.options.mode == "append":
             return None
+        if self.options.mode == "scd2":
+            from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
+
+            return HistorySpec.of(self.options)
         from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
 
         return UpsertSpec.of(self.options)
@@ -183,12 +197,14 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
 
     def read_records(self, plan: TaskTableSpec) -> ChangeRecords | None:
         """Executor: return the decoder of change data; None for rows."""
-        if self.options.change_format is None:
+        upsert_spec = self._upsert_spec()
+        if self.options.change_format is None or upsert_spec is None:
             return None
         from krishiv_spark.sinks.iceberg.change_records import ChangeRecords
         from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 
-        return ChangeRecords(self.options, to_arrow_columns(plan.metadata.schema()))
+        columns = to_arrow_columns(plan.metadata.schema())
+        return ChangeRecords(self.options, upsert_spec.without_added(columns))
 
     def committer(self) -> IcebergCommitter:
         """Driver: return the committer for the table's catalog."""

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from database_life import RECORDS, Database
+from database_life import Database, to_rows
 from debezium_events import PLACEHOLDER, to_json, write_event
 from iceberg_life import IcebergLife, at_next_commit, table_of
 
@@ -11,17 +11,6 @@ from krishiv_spark.sinks.iceberg.kept_values import read_positions
 
 NAME = "db.mirror"
 MODES = pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
-
-
-def to_rows(records, first=0):
-    keys, values = zip(*records, strict=True)
-    count = len(records)
-    offsets = range(first, first + count)
-    columns = [keys, values, ["t"] * count, [0] * count, offsets]
-    return pa.table(
-        [pa.array(list(column), kind) for column, kind in zip(columns, RECORDS.types, strict=True)],
-        schema=RECORDS,
-    )
 
 
 class Mirror(IcebergLife):

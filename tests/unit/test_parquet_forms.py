@@ -166,7 +166,7 @@ def test_a_short_file_of_staged_changes_is_an_error(short):
 
     changes = EpochChanges(Disk(), [str(short)], UpsertSpec(("a",), None, None))
     with pytest.raises(pa.ArrowInvalid, match="row group 0 has 3 rows by the footer"):
-        list(changes._read_batches(["b"]))
+        list(changes.read_batches(["b"]))
 
 
 # --- columns that PyArrow refuses

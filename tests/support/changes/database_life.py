@@ -105,6 +105,18 @@ class Database:
             self.update(key)
 
 
+def to_rows(records, first=0) -> pa.Table:
+    """Return records, pairs of key and value, as rows of one partition from an offset on."""
+    keys, values = zip(*records, strict=True)
+    count = len(records)
+    offsets = range(first, first + count)
+    columns = [keys, values, ["t"] * count, [0] * count, offsets]
+    return pa.table(
+        [pa.array(list(column), kind) for column, kind in zip(columns, RECORDS.types, strict=True)],
+        schema=RECORDS,
+    )
+
+
 class RecordRows:
     """The records of an endless life, as rows of a sink under the kit.
 

@@ -1,0 +1,150 @@
+"""The staged changes of an epoch of a history, and its events. Driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.changes.change_origins import OFFSET, SNAPSHOT
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.iceberg.upsert_staging import (
+    DELETES,
+    KEPT,
+    ORDER,
+    PLACE,
+    READ,
+    TIME,
+    EpochChanges,
+    number_keys,
+    to_sortable,
+)
+from krishiv_spark.sinks.iceberg.version_chains import NEVER, Events, Flags, Numbers
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+    from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
+
+__all__ = ["HistoryChanges"]
+
+
+class HistoryChanges(EpochChanges):
+    """The changes that tasks have staged for an epoch of a history. Driver.
+
+    Args:
+        io: Accesses their files.
+        paths: The files, in the order of the tasks.
+        spec: The columns of the history.
+    """
+
+    def __init__(self, io: FileIO, paths: Sequence[str], spec: HistorySpec) -> None:
+        super().__init__(io, paths, spec)
+        self._spec = spec
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """Nothing: a history has the position of each of its versions."""
+        return {}
+
+    @property
+    def keys(self) -> pa.Table:
+        """The keys of all changes, each once."""
+        own = list(self._spec.keys)
+        return self._control.group_by(own).aggregate([]).select(own)
+
+    @cached_property
+    def kept(self) -> pa.Array | None:
+        """For each change the names of the columns that keep their values; None for rows."""
+        if KEPT not in self._control.column_names:
+            return None
+        return pa.concat_arrays(self._control[KEPT].chunks)
+
+    @cached_property
+    def _control(self) -> pa.Table:
+        """The columns of all changes that determine the versions, in a fixed order."""
+        further = [PLACE, ORDER, KEPT] if self._spec.is_of_records else [self._spec.rank_column]
+        names = list(dict.fromkeys([*self._spec.keys, DELETES, TIME, READ, *further]))
+        return to_sortable(pa.Table.from_batches(self.read_batches(names)).select(names))
+
+    def number_events(self, found: pa.Table, keys: pa.Table, *, is_complete: bool) -> Events:
+        """Return the events of the epoch.
+
+        Args:
+            found: The versions that were found in the table.
+            keys: The keys of all changes.
+            is_complete: Whether these are all versions of the keys. Otherwise it is known only for
+                keys without a current version.
+
+        Raises:
+            CommitRejected: If positions of a key are of two kinds.
+        """
+        spec, control = self._spec, self._control
+        rows = to_sortable(found)
+        count, size = rows.num_rows, control.num_rows
+        groups = np.r_[number_keys(rows, keys), number_keys(control, keys)]
+        deletes = np.r_[np.zeros(count, np.bool_), control[DELETES].to_numpy()]
+        reads = np.r_[np.zeros(count, np.bool_), control[READ].to_numpy()]
+        places = _join(rows[spec.rank_column], control[self._rank_name])
+        arrivals, redundant = np.arange(size), np.zeros(count + size, np.bool_)
+        if spec.is_of_records:
+            reads = np.asarray(pc.starts_with(places, SNAPSHOT))
+            places = pc.replace_substring_regex(places, f"^{SNAPSHOT}", "")
+            redundant = _find_redundant(places, groups, deletes)
+            arrivals = pc.fill_null(control[ORDER], 0).to_numpy()
+        ranks = pc.rank(places, "ascending", tiebreaker="dense")
+        columns = spec.columns
+        events = Events(
+            groups,
+            np.where(redundant, -1, np.asarray(ranks).astype(np.int64)),
+            np.r_[_to_micros(rows[columns.valid_from]), _to_micros(control[TIME])],
+            np.r_[_to_micros(rows[columns.valid_to], NEVER), np.full(size, NEVER)],
+            np.r_[np.zeros(count, np.int64), arrivals],
+            deletes,
+            reads,
+            count,
+            np.full(keys.num_rows, is_complete),
+        )
+        events.complete[:] |= ~events.have_current()
+        return events
+
+    @property
+    def _rank_name(self) -> str:
+        return PLACE if self._spec.is_of_records else self._spec.rank_column
+
+
+def _find_redundant(places: pa.Array, groups: Numbers, deletes: Flags) -> Flags:
+    """Return the deletes by tombstones whose row is deleted by an event, too.
+
+    A tombstone has only an offset. Of other events, all or none of a topic have a position in the
+    database's log.
+
+    Raises:
+        CommitRejected: If a key has positions of both kinds.
+    """
+    of_kafka = np.asarray(pc.starts_with(places, OFFSET))
+    in_log = np.zeros(int(groups.max(initial=-1)) + 1, np.bool_)
+    in_log[groups[~of_kafka]] = True
+    mixed = of_kafka & in_log[groups]
+    if (mixed & ~deletes).any():
+        raise CommitRejected(
+            f"{FORMAT}: events of one row have positions of two kinds, in the database's log and "
+            "in the topic, which cannot be compared: the form of the events has changed. Nothing "
+            "was committed. Write the events of the other form into a new table"
+        )
+    return mixed
+
+
+def _join(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays([pa.array([], one.type), *one.chunks, *other.chunks])
+
+
+def _to_micros(times: pa.ChunkedArray, none: int = 0) -> Numbers:
+    found = pc.fill_null(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), none)
+    micros: Numbers = found.to_numpy().astype(np.int64)
+    return micros

@@ -1,0 +1,227 @@
+"""An epoch of a history: versions that are opened, and versions that are closed. Driver.
+
+The epoch deletes each version that it closes by its position, and adds a copy that has an end, in
+the same snapshot as the new versions. All of it is computed again if another commit has changed the
+table. In memory are the keys, positions and times of the changes and of the versions of their keys,
+and whole rows only where a row must be compared with another one or keeps values of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from krishiv_spark.changes.change_origins import TIME_TYPE
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges
+from krishiv_spark.sinks.iceberg.history_changes import HistoryChanges
+from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
+from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
+from krishiv_spark.sinks.iceberg.stored_versions import FoundVersions, VersionLookup
+from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
+from krishiv_spark.sinks.iceberg.upsert_staging import (
+    PLACE,
+    EpochChanges,
+    drop_further,
+    filter_rows,
+)
+from krishiv_spark.sinks.iceberg.upsert_updates import MergeOnRead
+from krishiv_spark.sinks.iceberg.version_chains import (
+    NEVER,
+    Events,
+    Flags,
+    Intervals,
+    Numbers,
+    arrange_records,
+    arrange_rows,
+    compute_intervals,
+    find_late,
+)
+from krishiv_spark.sinks.iceberg.version_values import VersionValues
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.table import Table
+
+__all__ = ["HistoryUpdate"]
+
+
+@dataclass(frozen=True)
+class _EpochVersions:
+    """The versions of an epoch against the table of one attempt.
+
+    Attributes:
+        events: The events.
+        intervals: Their intervals.
+        found: The versions of the table among them.
+        closed: The numbers of the versions of the table whose intervals change, ascending.
+        opened: The numbers of the changes that open versions and have all values, ascending.
+        completed: The numbers of the other changes that open versions, ascending.
+        rows: The rows of the latter.
+    """
+
+    events: Events
+    intervals: Intervals
+    found: FoundVersions
+    closed: Numbers
+    opened: Numbers
+    completed: Numbers
+    rows: pa.Table
+
+
+class HistoryUpdate(MergeOnRead):
+    """An epoch of a history.
+
+    Args:
+        options: Options of the sink.
+        staged: The changes that tasks have staged.
+        upsert_spec: The columns of the history.
+        epoch: Its query and number become part of the names of written files.
+    """
+
+    _upsert_spec: HistorySpec
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._planned: dict[tuple[int, int | None], SnapshotChanges] = {}
+
+    def _open_changes(self, io: FileIO, paths: Sequence[str]) -> HistoryChanges:
+        return HistoryChanges(io, paths, self._upsert_spec)
+
+    def _plan_files(self, table: Table, changes: EpochChanges) -> SnapshotChanges:
+        """Return files of new and closed versions as added, and deletes of the closed ones."""
+        assert isinstance(changes, HistoryChanges)
+        state = (table.metadata.current_schema_id, table.metadata.current_snapshot_id)
+        if state not in self._planned:
+            lookup = RowLookup(table, self._upsert_spec.keys)
+            versions = VersionLookup(lookup, self._upsert_spec)
+            plan = self._plan_versions(table, changes, versions)
+            found = plan.found.list_deletes(plan.closed)
+            removed, deletes = self._delete_rows(lookup, table, found)
+            added = self._write(table, self._list_rows(changes, plan))
+            self._added[state] = added
+            self._planned[state] = SnapshotChanges(added, removed, deletes)
+        return self._planned[state]
+
+    # --- versions
+
+    def _plan_versions(
+        self, table: Table, changes: HistoryChanges, versions: VersionLookup
+    ) -> _EpochVersions:
+        keys = changes.keys
+        found = versions.find(keys)
+        events = changes.number_events(found.rows, keys, is_complete=False)
+        if self._needs_more(events):
+            found = versions.find_all(keys)
+            events = changes.number_events(found.rows, keys, is_complete=True)
+        order = self._arrange(events)
+        columns = self._upsert_spec.without_added(to_arrow_columns(table.schema()))
+        values = VersionValues(columns, events, order, changes, found)
+        is_null = self._options.missing_values == "null"
+        rows = values.complete(self._upsert_spec.keys, missing_is_null=is_null)
+        order = values.drop_equal_reads(rows)
+        intervals = compute_intervals(events, order)
+        stored = np.sort(order[order < events.stored])
+        differs = intervals.ends[stored] != events.ends[stored]
+        differs |= intervals.starts[stored] != events.times[stored]
+        opened = np.sort(order[(order >= events.stored) & ~events.deletes[order]])
+        complete = np.setdiff1d(opened, values.incomplete, assume_unique=True)
+        return _EpochVersions(
+            events, intervals, found, stored[differs], complete, values.incomplete, rows
+        )
+
+    def _needs_more(self, events: Events) -> bool:
+        """Return True if all versions of a key are needed, and perhaps not all were found.
+
+        These are the keys of late rows, and those whose current version was read by a snapshot that
+        started after a change: the start of the version depends on whether it is the first one.
+        """
+        groups = events.groups
+        if not self._upsert_spec.is_of_records:
+            late = find_late(events, events.changes)
+            return not events.complete[groups[late]].all()
+        current = events.current[events.reads[events.current]]
+        starts = np.full(len(events.complete), -1, np.int64)
+        starts[groups[current]] = events.times[current]
+        is_earlier = events.times[events.changes] < starts[groups[events.changes]]
+        return bool((is_earlier & ~events.reads[events.changes]).any())
+
+    def _arrange(self, events: Events) -> Numbers:
+        """Return the events of the chains.
+
+        Raises:
+            CommitRejected: If rows are late, and must not be.
+        """
+        if self._upsert_spec.is_of_records:
+            return arrange_records(events)
+        order = arrange_rows(events)
+        late = find_late(events, order[order >= events.stored])
+        if len(late) and self._upsert_spec.late == "fail":
+            raise CommitRejected(
+                f"{FORMAT}: {len(late)} rows are older, by {self._upsert_spec.order!r}, than a "
+                "version of their key that the table has, and 'lateRows' is 'fail'. Nothing was "
+                "committed. Set 'lateRows' = 'insert' to write them into the past, or 'ignore'"
+            )
+        return order if self._upsert_spec.late == "insert" else order[~np.isin(order, late)]
+
+    # --- rows
+
+    def _list_rows(self, changes: HistoryChanges, plan: _EpochVersions) -> Iterator[pa.RecordBatch]:
+        """Yield all rows that the epoch adds."""
+        flags = np.zeros(len(plan.events.groups) - plan.events.stored, np.bool_)
+        flags[plan.opened - plan.events.stored] = True
+        new = filter_rows(changes.read_batches(), flags)
+        yield from self._set_columns(map(self._to_row, new), plan.opened, plan)
+        flags[:] = False
+        flags[plan.completed - plan.events.stored] = True
+        yield from self._set_columns(
+            self._complete_rows(changes, flags, plan), plan.completed, plan
+        )
+        closed = plan.found.read_rows(plan.closed)
+        yield from self._set_columns(closed, plan.closed, plan)
+
+    def _to_row(self, change: pa.RecordBatch) -> pa.RecordBatch:
+        """Return changes as rows of the table, without their intervals."""
+        rows, position = drop_further(change), self._upsert_spec.columns.position
+        return rows if position is None else rows.append_column(position, change.column(PLACE))
+
+    def _complete_rows(
+        self, changes: HistoryChanges, flags: Flags, plan: _EpochVersions
+    ) -> Iterator[pa.RecordBatch]:
+        position, rows = self._upsert_spec.columns.position, plan.rows
+        if position is not None and rows.num_rows:
+            places = filter_rows(changes.read_batches([PLACE]), flags)
+            found = [batch.column(PLACE) for batch in places]
+            rows = rows.append_column(position, pa.chunked_array(found))
+        yield from rows.to_batches()
+
+    def _set_columns(
+        self, batches: Iterator[pa.RecordBatch], numbers: Numbers, plan: _EpochVersions
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows with their intervals.
+
+        Args:
+            batches: The rows.
+            numbers: The numbers of their events.
+            plan: Has the intervals.
+        """
+        columns, first = self._upsert_spec.columns, 0
+        for batch in batches:
+            own = numbers[first : first + batch.num_rows]
+            first += batch.num_rows
+            starts, ends = plan.intervals.starts[own], plan.intervals.ends[own]
+            is_current = ends == NEVER
+            given = {
+                columns.valid_from: pa.array(starts).cast(TIME_TYPE),
+                columns.valid_to: pa.array(ends, mask=is_current).cast(TIME_TYPE),
+                columns.current: pa.array(is_current),
+            }
+            rows = batch.select([name for name in batch.schema.names if name not in given])
+            for name, values in given.items():
+                rows = rows.append_column(name, values)
+            yield rows

@@ -1,0 +1,283 @@
+"""The versions of rows in their order, and the intervals in which they are valid. Driver.
+
+An epoch of a history consists of events: the versions that the table has, and the changes. The
+events of one key form a chain. Each version is valid from its own time up to that of the next
+event, so all intervals follow from the order of the chain. Everything is computed for all keys at
+once, in arrays whose indices are the numbers of the events.
+
+Two rules order a chain. Rows have a column of their order, so that a row may arrive late
+(`arrange_rows`). Records of change data arrive in the order in which the database has committed
+them, except that Debezium repeats some: those are known by their position (`arrange_records`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+__all__ = [
+    "NEVER",
+    "Events",
+    "Flags",
+    "Intervals",
+    "Numbers",
+    "arrange_records",
+    "arrange_rows",
+    "compute_intervals",
+    "find_events_before",
+    "find_late",
+]
+
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
+
+NEVER = np.iinfo(np.int64).max
+"""The end of a version that is valid now."""
+
+
+@dataclass(frozen=True)
+class Events:
+    """The versions that the table has of some keys, and after these the changes of an epoch.
+
+    Attributes:
+        groups: The number of each event's key, from 0.
+        ranks: Its place in the order of positions, or of the order column; equal ones are equal.
+        times: Start of a version, or time of a change, microseconds.
+        ends: End of a version of the table; `NEVER` for a current one, and for changes.
+        arrivals: Place of a change in the order of arrival.
+        deletes: Whether it is a change that deletes.
+        reads: Whether a snapshot has read the row.
+        stored: Number of versions of the table.
+        complete: By number of a key, whether the events contain all versions that the table has.
+    """
+
+    groups: Numbers
+    ranks: Numbers
+    times: Numbers
+    ends: Numbers
+    arrivals: Numbers
+    deletes: Flags
+    reads: Flags
+    stored: int
+    complete: Flags
+
+    @property
+    def changes(self) -> Numbers:
+        """The numbers of the changes."""
+        return np.arange(self.stored, len(self.groups))
+
+    @property
+    def current(self) -> Numbers:
+        """The numbers of the versions of the table that are valid now."""
+        return np.flatnonzero(self.ends[: self.stored] == NEVER)
+
+    def find_most(self, values: Numbers, chosen: Flags | None = None) -> Numbers:
+        """Return for each key the greatest value of its versions in the table; -1 for none."""
+        most = np.full(len(self.complete), -1, np.int64)
+        own = slice(self.stored)
+        flags = np.ones(self.stored, np.bool_) if chosen is None else chosen[own]
+        np.maximum.at(most, self.groups[own][flags], values[own][flags])
+        return most
+
+    def find_newest_times(self) -> Numbers:
+        """Return for each key the newest time at which a version in the table starts or ends."""
+        ends = np.where(self.ends == NEVER, -1, self.ends)
+        return np.maximum(self.find_most(self.times), self.find_most(ends))
+
+    def have_current(self) -> Flags:
+        """Return for each key whether a version in the table is valid now."""
+        found = np.zeros(len(self.complete), np.bool_)
+        found[self.groups[self.current]] = True
+        return found
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """The intervals of the events of chains; those of other events are not defined.
+
+    Attributes:
+        starts: Start of each event, microseconds, inclusive.
+        ends: End of each version, exclusive; `NEVER` for one that is valid now.
+    """
+
+    starts: Numbers
+    ends: Numbers
+
+
+# --- the order of a chain
+
+
+def arrange_records(events: Events) -> Numbers:
+    """Return the events of the chains of records of change data, key by key.
+
+    A change is repeated if its position is not higher than that of a version that the table has,
+    unless its time is newer: after a move to another server, positions may start again. A row that
+    a snapshot has read is known if it is not newer in both. Positions of changes and of such rows
+    are not compared with one another where the change arrives later: a transaction that was open
+    during the snapshot has lower positions.
+    """
+    order = _sort_records(events)
+    groups, ranks, times = events.groups[order], events.ranks[order], events.times[order]
+    reads = events.reads[order]
+    highest = events.find_most(events.ranks, ~events.reads)
+    highest_read = events.find_most(events.ranks, events.reads)
+    is_first = _find_firsts(groups)
+    before = _accumulate_before(is_first, np.where(reads, -1, ranks))
+    before_read = _accumulate_before(is_first, np.where(reads, ranks, -1))
+    is_newer = times > events.find_newest_times()[groups]
+    above = ranks > highest[groups]
+    is_change = ~reads & (above | is_newer) & (ranks > before)
+    is_read = reads & above & is_newer & (ranks > before)
+    is_read &= (ranks > highest_read[groups]) & (ranks > before_read)
+    return _chain(events, order[is_change | is_read])
+
+
+def _sort_records(events: Events) -> Numbers:
+    """Return the changes by key and arrival; those that no snapshot has read, by position."""
+    changes = events.changes
+    groups = events.groups[changes]
+    order = changes[np.lexsort((changes, events.arrivals[changes], groups))]
+    moves = ~events.reads[order]
+    own = order[moves]
+    by_rank = np.lexsort((events.arrivals[own], events.ranks[own], events.groups[own]))
+    order[moves] = own[by_rank]
+    return order
+
+
+def arrange_rows(events: Events) -> Numbers:
+    """Return the events of the chains of rows, key by key, in the order of their order column.
+
+    A row with the order of a version that the table has is repeated. Of several rows of an epoch
+    with one order, the last one counts.
+    """
+    changes = events.changes
+    order = changes[np.lexsort((changes, events.ranks[changes], events.groups[changes]))]
+    pairs = events.groups * (int(events.ranks.max(initial=0)) + 1) + events.ranks
+    is_last = np.r_[pairs[order][1:] != pairs[order][:-1], True][: len(order)]
+    is_known = np.isin(pairs[order], pairs[: events.stored]) & ~events.deletes[order]
+    chosen = order[is_last & ~is_known]
+    late = np.zeros(len(events.complete), np.bool_)
+    late[events.groups[find_late(events, chosen)]] = True
+    own = np.arange(events.stored)
+    head = own[(events.ends[own] == NEVER) | late[events.groups[own]]]
+    both = np.r_[head, chosen]
+    found: Numbers = both[np.lexsort((both, events.ranks[both], events.groups[both]))]
+    return found
+
+
+def find_late(events: Events, chosen: Numbers) -> Numbers:
+    """Return the changes whose place is before the newest event that the table knows of their key.
+
+    That is its newest version, or the end of that.
+    """
+    groups = events.groups[chosen]
+    newest = events.find_most(events.ranks)[groups]
+    ended = np.where(events.have_current()[groups], -1, events.find_newest_times()[groups])
+    is_late = (events.ranks[chosen] < newest) | (events.times[chosen] < ended)
+    return chosen[is_late]
+
+
+def _chain(events: Events, chosen: Numbers) -> Numbers:
+    """Return the current versions, each with the chosen changes of its key after it."""
+    both = np.r_[events.current, chosen]
+    order: Numbers = both[np.argsort(events.groups[both], kind="stable")]
+    return order
+
+
+def find_events_before(events: Events, order: Numbers) -> Numbers:
+    """Return for each event the version that it follows in its chain; -1 for none."""
+    before = np.full(len(events.groups), -1, np.int64)
+    previous = np.r_[-1, order[:-1]][: len(order)]
+    starts = _find_firsts(events.groups[order])
+    known = ~starts & ~events.deletes[np.maximum(previous, 0)]
+    before[order] = np.where(known, previous, -1)
+    return before
+
+
+# --- intervals
+
+
+def compute_intervals(events: Events, order: Numbers) -> Intervals:
+    """Return the interval of each event of the chains.
+
+    No version starts before the one that it follows, even if the clock of the database went back.
+    A late one does not start after the version that the table has next. A version that a delete has
+    ended still ends then, unless a change ends it earlier.
+
+    Args:
+        events: The events.
+        order: Those of the chains, key by key.
+    """
+    groups, stored = events.groups[order], order < events.stored
+    is_first = _find_firsts(groups)
+    times = _lower_reads(events, order, is_first)
+    limits = -_accumulate_before(
+        _find_firsts(groups[::-1]), np.where(stored, -times, -NEVER)[::-1], -NEVER
+    )[::-1]
+    times = np.minimum(times, limits)
+    # A chain without versions of the table starts after the last one, which a delete has ended.
+    floor = events.find_newest_times()
+    floor[groups[stored]] = -1
+    times = np.where(is_first, np.maximum(times, floor[groups]), times)
+    starts = _accumulate(is_first, times)
+    following = np.r_[starts[1:], NEVER][: len(order)]
+    following[np.r_[is_first[1:], True][: len(order)]] = NEVER
+    ended = _fill_ends(events, order, is_first)
+    limit = np.where((starts < ended) | stored, ended, NEVER)
+    found = Intervals(
+        np.zeros(len(events.groups), np.int64), np.zeros(len(events.groups), np.int64)
+    )
+    found.starts[order], found.ends[order] = starts, np.minimum(following, limit)
+    return found
+
+
+def _lower_reads(events: Events, order: Numbers, is_first: Flags) -> Numbers:
+    """Return the times, with those of a snapshot not after those of the changes after it.
+
+    A snapshot gives its rows the time at which it started to read the table, and changes that were
+    committed before that may follow.
+    """
+    times: Numbers = events.times[order].copy()
+    groups = events.groups[order]
+    count = np.bincount(events.groups[: events.stored], minlength=len(events.complete))
+    allowed = np.where(order < events.stored, 1, 0)
+    is_oldest = is_first & events.complete[groups] & (count[groups] == allowed)
+    follows = np.r_[~is_first[1:] & ~events.reads[order][1:], False][: len(order)]
+    lowered = np.flatnonzero(is_oldest & events.reads[order] & follows)
+    times[lowered] = np.minimum(times[lowered], times[lowered + 1])
+    return times
+
+
+def _fill_ends(events: Events, order: Numbers, is_first: Flags) -> Numbers:
+    """Return for each event the end of the last version of the table at or before it."""
+    spots = np.where(order < events.stored, np.arange(len(order)), -1)
+    last = _accumulate(is_first, spots)
+    ends: Numbers = np.where(last < 0, NEVER, events.ends[order][np.maximum(last, 0)])
+    return ends
+
+
+# --- groups of neighbours
+
+
+def _find_firsts(groups: Numbers) -> Flags:
+    found: Flags = np.r_[True, groups[1:] != groups[:-1]][: len(groups)]
+    return found
+
+
+def _accumulate(is_first: Flags, values: Numbers) -> Numbers:
+    """Return the greatest value so far in each group."""
+    if not len(values):
+        return values
+    distinct, ranks = np.unique(values, return_inverse=True)
+    base = (np.cumsum(is_first) - 1) * len(distinct)
+    found: Numbers = distinct[np.maximum.accumulate(base + ranks.reshape(-1)) - base]
+    return found
+
+
+def _accumulate_before(is_first: Flags, values: Numbers, none: int = -1) -> Numbers:
+    """Return the greatest value before each element of its group; `none` for the first one."""
+    found = np.r_[none, _accumulate(is_first, values)[:-1]][: len(values)]
+    before: Numbers = np.where(is_first, none, found)
+    return before

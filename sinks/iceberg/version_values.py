@@ -1,0 +1,180 @@
+"""The values of versions that depend on other versions. Driver.
+
+An event of PostgreSQL may leave out large values that its change has not touched: they are those of
+the version before, which may be of the same epoch or of the table. A changed key is a delete and an
+insert at one position, so that the values are those of the version that the delete closes. And a
+row that a snapshot has read is no new version if it equals the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.equal_rows import find_equal_rows
+from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.sinks.iceberg.kept_values import to_rejection
+from krishiv_spark.sinks.iceberg.upsert_staging import drop_further, filter_rows
+from krishiv_spark.sinks.iceberg.version_chains import (
+    Events,
+    Flags,
+    Numbers,
+    find_events_before,
+)
+
+if TYPE_CHECKING:
+    from krishiv_spark.sinks.iceberg.history_changes import HistoryChanges
+    from krishiv_spark.sinks.iceberg.stored_versions import FoundVersions
+
+__all__ = ["VersionValues"]
+
+_NONE = -1
+"""Instead of the number of an event: no event has the value."""
+
+
+class VersionValues:
+    """The values of the versions of an epoch.
+
+    Args:
+        columns: The columns of the rows.
+        events: The events.
+        order: Those of the chains, key by key.
+        changes: The changes.
+        found: The versions of the table among the events.
+    """
+
+    def __init__(
+        self,
+        columns: pa.Schema,
+        events: Events,
+        order: Numbers,
+        changes: HistoryChanges,
+        found: FoundVersions,
+    ) -> None:
+        self._columns = pa.schema([field.with_nullable(nullable=True) for field in columns])
+        self._events, self._order = events, order
+        self._changes, self._found = changes, found
+
+    @cached_property
+    def incomplete(self) -> Numbers:
+        """The numbers of the events whose versions keep values, ascending."""
+        kept, first = self._changes.kept, self._events.stored
+        if kept is None or kept.null_count == len(kept):
+            return np.empty(0, np.int64)
+        flags = np.zeros(len(self._events.groups), np.bool_)
+        flags[self._order] = True
+        flags[:first] = False
+        flags[first:] &= kept.is_valid().to_numpy(zero_copy_only=False)
+        return np.flatnonzero(flags & ~self._events.deletes)
+
+    @cached_property
+    def _before(self) -> Numbers:
+        return find_events_before(self._events, self._order)
+
+    def complete(self, keys: Sequence[str], *, missing_is_null: bool) -> pa.Table:
+        """Return the rows of `incomplete`, with all values.
+
+        Args:
+            keys: The key columns.
+            missing_is_null: Write null for a value that neither the epoch nor the table has.
+
+        Raises:
+            CommitRejected: If there is such a value, and it must not become null.
+        """
+        wanted = self.incomplete
+        if not len(wanted):
+            return self._columns.empty_table()
+        kept = self._list_kept()
+        before = self._follow_moves()
+        sources = {name: _find_sources(keeps, before)[wanted] for name, keeps in kept.items()}
+        needed = np.unique(np.concatenate([wanted, *sources.values()]))
+        needed = needed[needed >= 0]
+        rows = self._read(needed)
+        made = rows.take(pa.array(np.searchsorted(needed, wanted)))
+        for name, source in sources.items():
+            spots = np.searchsorted(needed, np.maximum(source, 0))
+            values = rows[name].take(pa.array(spots, mask=source == _NONE))
+            made = made.set_column(made.column_names.index(name), made.field(name), values)
+            refused = np.flatnonzero(source == _NONE)
+            if len(refused) and not missing_is_null:
+                raise to_rejection(made, int(refused[0]), name, keys)
+        return made
+
+    def drop_equal_reads(self, completed: pa.Table) -> Numbers:
+        """Return the order without rows that a snapshot has read and that open no version.
+
+        Args:
+            completed: The rows of `incomplete`.
+        """
+        order = self._order[self._order >= self._events.stored]
+        reads = order[self._events.reads[order]]
+        reads = reads[self._before[reads] >= 0]
+        if not len(reads):
+            return self._order
+        pairs = reads, self._before[reads]
+        needed = np.unique(np.concatenate(pairs))
+        every = pa.concat_tables([self._read(needed), completed])
+        one, other = (every.take(pa.array(self._locate(needed, side))) for side in pairs)
+        return self._order[~np.isin(self._order, reads[find_equal_rows(one, other)])]
+
+    def _locate(self, needed: Numbers, wanted: Numbers) -> Numbers:
+        """Return the rows of events among those that were read, followed by the completed ones."""
+        spots = np.searchsorted(needed, wanted)
+        if not len(self.incomplete):
+            return spots
+        own = np.minimum(np.searchsorted(self.incomplete, wanted), len(self.incomplete) - 1)
+        return np.where(self.incomplete[own] == wanted, len(needed) + own, spots)
+
+    def _list_kept(self) -> Mapping[str, Flags]:
+        """Return for each column whether each event keeps its value, if one of them does."""
+        lists: Any = self._changes.kept
+        first = self._events.stored
+        names, rows = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
+        found: dict[str, Flags] = {}
+        for name in pc.unique(names).to_pylist():
+            flags = np.zeros(len(self._events.groups), np.bool_)
+            flags[first + rows[np.asarray(pc.equal(names, name))]] = True
+            found[name] = flags
+        return found
+
+    def _follow_moves(self) -> Numbers:
+        """Return the version before each event; that of the old key if a new key has none."""
+        events, before = self._events, self._before
+        deletes = self._order[events.deletes[self._order]]
+        deletes = deletes[np.argsort(events.ranks[deletes], kind="stable")]
+        moved = self.incomplete[before[self.incomplete] == _NONE]
+        if not len(deletes) or not len(moved):
+            return before
+        ranks = events.ranks[deletes]
+        spots = np.minimum(np.searchsorted(ranks, events.ranks[moved]), len(ranks) - 1)
+        is_moved = ranks[spots] == events.ranks[moved]
+        followed: Numbers = before.copy()
+        followed[moved[is_moved]] = before[deletes[spots[is_moved]]]
+        return followed
+
+    def _read(self, numbers: Numbers) -> pa.Table:
+        """Return whole rows of events, in the order of their numbers, ascending."""
+        first = self._events.stored
+        flags = np.zeros(len(self._events.groups) - first, np.bool_)
+        flags[numbers[numbers >= first] - first] = True
+        stored = self._found.read_rows(numbers[numbers < first])
+        batches = [batch.select(self._columns.names) for batch in stored]
+        if flags.any():
+            batches += map(drop_further, filter_rows(self._changes.read_batches(), flags))
+        fitting = [conform(batch, self._columns, fill=True) for batch in batches]
+        return pa.Table.from_batches(fitting, self._columns)
+
+
+def _find_sources(keeps: Flags, before: Numbers) -> Numbers:
+    """Return for each event the one that has the value of one column; `_NONE` for none."""
+    found = np.where(keeps, before, np.arange(len(keeps)))
+    # Each round follows twice as many steps; events that name each other in a circle end, too.
+    for _ in range(len(keeps).bit_length() + 1):
+        found = np.where(found >= 0, found[np.maximum(found, 0)], found)
+    sources: Numbers = np.where((found >= 0) & keeps[np.maximum(found, 0)], _NONE, found)
+    return sources

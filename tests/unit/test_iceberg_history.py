@@ -1,0 +1,590 @@
+"""Epochs of a history (`mode` = `scd2`), compared with one that plain Python keeps."""
+
+import datetime as dt
+import json
+import os
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from database_life import to_rows
+from debezium_events import PLACEHOLDER, to_json, write_event
+from iceberg_life import IcebergLife, at_next_commit, catalog_of, table_of
+
+from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
+
+NAME = "db.history"
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+COLUMNS = "id INT, n BIGINT, text STRING, tags ARRAY<STRING>"
+
+
+def at(micros):
+    return None if micros is None else EPOCH + dt.timedelta(microseconds=micros)
+
+
+class Versions:
+    """The history of a table, kept change by change."""
+
+    def __init__(self):
+        self.rows, self.open = [], {}
+
+    def close(self, key, time):
+        if (row := self.open.pop(key, None)) is not None:
+            row["valid_to"] = time
+
+    def put(self, row, time, position):
+        self.close(row["id"], time)
+        made = {**row, "valid_from": time, "valid_to": None, "change_position": position}
+        self.open[row["id"]] = made
+        self.rows.append(made)
+
+    def sorted(self):
+        found = [
+            {
+                **row,
+                "valid_from": at(row["valid_from"]),
+                "valid_to": at(row["valid_to"]),
+                "is_current": row["valid_to"] is None,
+            }
+            for row in self.rows
+        ]
+        return sort_versions(found)
+
+
+NOW = dt.datetime.max.replace(tzinfo=dt.timezone.utc)
+
+
+def sort_versions(rows, *keys):
+    def order(row):
+        own = [row[name] for name in keys or ["id"]]
+        return *own, row["valid_from"], row["valid_to"] or NOW, row["change_position"]
+
+    return sorted(rows, key=order)
+
+
+class Database:
+    """A table that writes the events of its transactions, two of which may be open at once.
+
+    An event has the position of its statement, and the time of its commit; events follow one
+    another in the order of the commits.
+    """
+
+    def __init__(self, seed, *, moves=False):
+        self.random, self.moves = random.Random(seed), moves
+        self.rows, self.history, self.transactions = {}, Versions(), []
+        self.lsn = self.clock = 0
+
+    def snapshot(self):
+        for key in range(0, 8, 2):
+            self.rows[key] = self.draw(key)
+        self.clock += 1000
+        events = [(key, "r", None, row, self.lsn) for key, row in self.rows.items()]
+        self.commit(events, snapshot="true")
+
+    def draw(self, key):
+        text = self.random.choice([None, "", "x" * self.random.randrange(30)])
+        tags = self.random.choice([None, [], ["a"], ["b", None]])
+        return {"id": key, "n": self.random.randrange(100), "text": text, "tags": tags}
+
+    def run(self):
+        """Run one or two transactions, on even and on odd keys."""
+        both = self.random.random() < 0.4
+        buffers = [[], []] if both else [[]]
+        for _ in range(self.random.choice([1, 1, 2, 5])):
+            for parity, events in enumerate(buffers):
+                step = 2 if both else 1
+                self.change(events, self.random.randrange(parity, 8, step), step)
+        for events in reversed(buffers):
+            self.clock += self.random.randrange(1, 1000)
+            self.commit(events)
+
+    def change(self, events, key, step):
+        self.lsn += 1
+        row, dice = self.rows.get(key), self.random.random()
+        if row is None:
+            self.rows[key] = self.draw(key)
+            events.append((key, "c", None, self.rows[key], self.lsn))
+        elif dice < 0.2:
+            del self.rows[key]
+            events.append((key, "d", {**row, "n": None}, None, self.lsn))
+        elif self.moves and dice < 0.4:
+            free = [n for n in range(key % step, 40, step) if n not in self.rows]
+            new = self.random.choice(free[:5])
+            del self.rows[key]
+            self.rows[new] = {**row, "id": new}
+            events.append((key, "d", {**row, "n": None}, None, self.lsn))
+            events.append((new, "c", None, self.rows[new], self.lsn))
+        else:
+            self.rows[key] = {**row, "n": self.random.randrange(100)}
+            if dice < 0.6:
+                self.rows[key] |= {"text": f"new {dice}"}
+            events.append((key, "u", None, self.rows[key], self.lsn))
+
+    def commit(self, events, **source):
+        """Write the events of a transaction; values that an update leaves are left out."""
+        records = []
+        for key, op, before, after, lsn in events:
+            known = self.history.open.get(key)
+            sent = after
+            if op in ("u", "c") and after["text"] is not None:
+                before_text = known and known["text"]
+                is_moved = op == "c" and any(e[1] == "d" and e[4] == lsn for e in events)
+                if is_moved or (op == "u" and before_text == after["text"]):
+                    sent = {**after, "text": PLACEHOLDER}
+            value = write_event(op, before, sent, lsn, ts_us=self.clock, **source)
+            records.append((to_json({"id": key}), value))
+            if op == "d":
+                records.append((to_json({"id": key}), None))
+                self.history.close(key, self.clock)
+            else:
+                mark = "snapshot:" if op == "r" else ""
+                self.history.put(after, self.clock, f"{mark}lsn:{lsn:020}")
+        if records:
+            self.transactions.append(records)
+
+
+class History(IcebergLife):
+    """A history that epochs of records change."""
+
+    def __init__(self, folder, **more):
+        given = {
+            "path": NAME,
+            "mode": "scd2",
+            "changeFormat": "debezium",
+            "keyColumns": "id",
+            "tableSchema": COLUMNS,
+        }
+        super().__init__(folder, **{**given, **more})
+        self.folder, self.next, self.offset = folder, 0, 0
+
+    def apply(self, *records):
+        rows = to_rows(records, self.offset)
+        times = pa.array([10**9] * len(records), pa.timestamp("ms", tz="UTC"))
+        self.epoch(self.next, rows.append_column("timestamp", times))
+        self.next += 1
+        self.offset += len(records)
+
+    def versions(self):
+        return sort_versions(self.rows())
+
+    def rows(self):
+        return table_of(self.folder, NAME).scan().to_arrow().to_pylist()
+
+
+SEEDS = pytest.mark.parametrize(
+    # an epoch takes a fifth of a second
+    "seed",
+    [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))],
+)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+@SEEDS
+def test_the_history_equals_that_of_the_database_after_each_epoch(tmp_path, seed, moves):
+    database, history = Database(seed, moves=moves), History(tmp_path)
+    database.snapshot()
+    done = 0
+    for _ in range(6):
+        for _ in range(database.random.randrange(1, 12)):
+            database.run()
+        new = database.transactions[done:]
+        done += len(new)
+        history.apply(*[record for records in new for record in records])
+        assert history.versions() == database.history.sorted()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"partitionBy": "is_current"},
+        pytest.param({"partitionBy": "n"}, marks=pytest.mark.long),
+        pytest.param({"compact": "auto"}, marks=pytest.mark.long),
+    ],
+)
+@SEEDS
+def test_repeated_events_change_nothing(tmp_path, seed, options):
+    """After a restart, Debezium sends again what it had sent since its last offset."""
+    database, history = Database(seed), History(tmp_path, **options)
+    database.snapshot()
+    for _ in range(30):
+        database.run()
+    records = [record for records in database.transactions for record in records]
+    sent = []
+    for record in records:
+        sent.append(record)
+        if database.random.random() < 0.1:
+            sent.extend(sent[-database.random.randrange(1, 12) :])
+    while sent:
+        size = database.random.randrange(1, 14)
+        history.apply(*sent[:size])
+        del sent[:size]
+    assert history.versions() == database.history.sorted()
+
+
+# --- single events
+
+
+def change(op, lsn, time, **row):
+    """Return the record of a change of row 1, or of another one."""
+    key = row.setdefault("id", 1)
+    found = {"n": None, "text": None, "tags": None, **row}
+    before, after = (found, None) if op == "d" else (None, found)
+    return to_json({"id": key}), write_event(op, before, after, lsn, ts_us=time)
+
+
+def intervals(history):
+    """Return key, value, start and end of each version, in microseconds."""
+    return [
+        (row["id"], row["n"], *(to_micros(row[name]) for name in ("valid_from", "valid_to")))
+        for row in history.versions()
+    ]
+
+
+def to_micros(time):
+    return time and (time - EPOCH) // dt.timedelta(microseconds=1)
+
+
+def test_versions_of_one_transaction_have_no_gap(tmp_path):
+    history = History(tmp_path)
+    changes = [change("c", 5, 10, n=1), change("u", 6, 10, n=2), change("u", 7, 10, n=3)]
+    history.apply(*changes)
+    assert intervals(history) == [(1, 1, 10, 10), (1, 2, 10, 10), (1, 3, 10, None)]
+    assert [row["is_current"] for row in history.versions()] == [False, False, True]
+
+
+def test_a_change_that_a_transaction_made_before_the_snapshot_wins(tmp_path):
+    """Debezium waits for no transaction that is open: its changes have lower positions."""
+    history = History(tmp_path)
+    history.apply(change("r", 300, 1000, n=1), change("r", 300, 1000, id=2, n=1))
+    history.apply(change("u", 200, 900, n=2))
+    assert intervals(history) == [(1, 1, 900, 900), (1, 2, 900, None), (2, 1, 1000, None)]
+    history.apply(change("r", 300, 1000, n=1), change("u", 200, 900, n=2))
+    history.apply(change("u", 310, 1100, n=3), change("u", 200, 900, id=2, n=2))
+    assert intervals(history)[1:3] == [(1, 2, 900, 1100), (1, 3, 1100, None)]
+    assert intervals(history)[3:] == [(2, 1, 900, 900), (2, 2, 900, None)]
+
+
+def test_a_second_snapshot_opens_versions_of_changed_rows_only(tmp_path):
+    history = History(tmp_path)
+    first = [change("r", 10, 100, n=1), change("r", 10, 100, id=2, n=1, tags=["a", None])]
+    history.apply(*first)
+    history.apply(change("r", 20, 200, n=5), change("r", 20, 200, id=2, n=1, tags=["a", None]))
+    wanted = [(1, 1, 100, 200), (1, 5, 200, None), (2, 1, 100, None)]
+    assert intervals(history) == wanted
+    history.apply(*first)
+    assert intervals(history) == wanted
+
+
+def test_a_row_that_was_deleted_is_not_opened_by_a_repeated_snapshot(tmp_path):
+    history = History(tmp_path)
+    read = change("r", 10, 100, n=1)
+    history.apply(read, change("u", 5, 110, n=2), change("d", 12, 120))
+    history.apply(read, change("u", 5, 110, n=2))
+    assert intervals(history) == [(1, 1, 100, 110), (1, 2, 110, 120)]
+    history.apply(change("c", 15, 150, n=3), change("d", 12, 120))
+    assert intervals(history)[2:] == [(1, 3, 150, None)]
+
+
+def test_a_server_whose_positions_start_again_is_followed_by_its_times(tmp_path):
+    history = History(tmp_path)
+    history.apply(change("c", 5000, 100, n=1), change("u", 6000, 110, n=2))
+    moved = [change("u", 10, 500, n=3), change("u", 20, 510, n=4)]
+    history.apply(*moved)
+    history.apply(*moved)
+    assert intervals(history)[1:] == [(1, 2, 110, 500), (1, 3, 500, 510), (1, 4, 510, None)]
+
+
+def test_a_clock_that_goes_back_leaves_intervals_in_order(tmp_path):
+    history = History(tmp_path)
+    history.apply(change("c", 1, 100, n=1), change("u", 2, 90, n=2))
+    history.apply(change("u", 3, 80, n=3), change("d", 4, 85))
+    history.apply(change("c", 5, 95, n=4))
+    assert intervals(history) == [
+        (1, 1, 100, 100),
+        (1, 2, 100, 100),
+        (1, 3, 100, 100),
+        (1, 4, 100, None),
+    ]
+
+
+def test_an_update_of_an_unknown_row_without_a_value_is_refused(tmp_path):
+    half = change("u", 5, 10, n=1, text=PLACEHOLDER)
+    history = History(tmp_path)
+    with pytest.raises(CommitRejected, match="REPLICA IDENTITY FULL"):
+        history.apply(half)
+    lenient = History(tmp_path, missingValues="null")
+    lenient.apply(half)
+    assert intervals(lenient) == [(1, 1, 10, None)]
+
+
+def test_rows_alone_have_the_order_of_the_topic_without_positions(tmp_path):
+    history = History(tmp_path, tableSchema="id INT, n BIGINT")
+    rows = [{"id": 1, "n": n, "__source_ts_ms": n * 1000} for n in (1, 2)]
+    history.apply(*[(to_json({"id": 1}), to_json(row)) for row in rows])
+    history.apply((to_json({"id": 1}), None))
+    assert intervals(history) == [(1, 1, 10**6, 2 * 10**6), (1, 2, 2 * 10**6, 10**12)]
+    positions = [row["change_position"] for row in history.versions()]
+    assert positions == [f"offset:{0:020}", f"offset:{1:020}"]
+
+
+def test_events_whose_positions_are_of_another_kind_are_refused(tmp_path):
+    history = History(tmp_path)
+    history.apply(change("c", 5, 10, n=1))
+    with pytest.raises(CommitRejected, match="positions of two kinds"):
+        history.apply((to_json({"id": 1}), to_json({"id": 1, "n": 2, "__source_ts_ms": 3})))
+
+
+def test_positions_of_a_binlog_are_ordered_by_number(tmp_path):
+    history = History(tmp_path)
+    spots = [("bin.000009", 900, 0), ("bin.000010", 40, 0), ("bin.000010", 40, 1)]
+    records = [
+        (
+            to_json({"id": 1}),
+            write_event("u", None, {"id": 1, "n": n}, None, file=file, pos=pos, row=row, ts_ms=7),
+        )
+        for n, (file, pos, row) in enumerate(spots)
+    ]
+    history.apply(*reversed(records))
+    history.apply(*records)
+    assert [row["n"] for row in history.versions()] == [0, 1, 2]
+    assert [row["is_current"] for row in history.versions()] == [False, False, True]
+
+
+def test_versions_are_computed_again_after_a_lost_race(tmp_path, monkeypatch):
+    history, other = History(tmp_path), History(tmp_path, query="query-2")
+    history.apply(change("c", 1, 10, n=1))
+
+    def interfere(commit):
+        other.apply(change("u", 2, 20, n=2))
+        return commit()
+
+    at_next_commit(monkeypatch, interfere)
+    history.apply(change("u", 3, 30, n=3))
+    assert intervals(history) == [(1, 1, 10, 20), (1, 2, 20, 30), (1, 3, 30, None)]
+
+
+# --- rows
+
+
+ROWS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("n", pa.int64()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("op", pa.string()),
+    ]
+)
+
+
+class RowHistory(History):
+    """A history of rows: number `n` of a key is its change at second `n`."""
+
+    def __init__(self, folder, **more):
+        given = {"mode": "scd2", "keyColumns": "id", "opColumn": "op", "orderColumn": "n"}
+        IcebergLife.__init__(self, folder, **{"path": NAME, "timeColumn": "at", **given, **more})
+        self.folder, self.next = folder, 0
+
+    def apply(self, *changes):
+        rows = [{"id": key, "n": n, "at": at(n * 10**6), "op": op} for key, n, op in changes]
+        self.epoch(self.next, pa.Table.from_pylist(rows, ROWS), tasks=2)
+        self.next += 1
+
+    def versions(self):
+        return sorted(self.rows(), key=lambda row: (row["id"], row["n"]))
+
+    def spans(self):
+        """Return key, start and end of each version, in seconds."""
+        return [
+            (key, start // 10**6, end and end // 10**6) for key, _, start, end in intervals(self)
+        ]
+
+
+def spans_of(changes):
+    """Return the same of changes, by a loop over all of them."""
+    found, current = [], {}
+    for key, n, op in sorted(set(changes)):
+        if key in current:
+            found.append((key, current.pop(key), n))
+        if op != "d":
+            current[key] = n
+    return sorted([*found, *((key, n, None) for key, n in current.items())])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_late_rows_are_inserted_into_the_past(tmp_path, seed):
+    """Upserts arrive later than they should, but not after the next delete of their key."""
+    dice = random.Random(seed)
+    changes = [(dice.randrange(6), n, dice.choice("cuuud")) for n in range(1, 90)]
+    arrival = []
+    for place, (key, n, op) in enumerate(changes):
+        deleted = (later for later, (k, _, o) in enumerate(changes) if k == key and o == "d")
+        limit = next((later for later in deleted if later > place), len(changes))
+        delay = 0 if op == "d" else dice.choice([0, 0, 0, 5, 30])
+        arrival.append((min(place + delay, limit - 0.5), n, (key, n, op)))
+    sent = [change for *_, change in sorted(arrival)]
+    history, done = RowHistory(tmp_path), 0
+    while done < len(sent):
+        size = dice.randrange(1, 25)
+        history.apply(*sent[done : done + size], *dice.sample(sent[:done], min(done, 2)))
+        done += size
+    assert history.spans() == spans_of(sent)
+
+
+def test_late_rows_follow_their_option(tmp_path):
+    RowHistory(tmp_path).apply((1, 1, "c"), (1, 5, "u"), (2, 5, "c"))
+    ignoring = RowHistory(tmp_path, lateRows="ignore")
+    ignoring.next = 1
+    ignoring.apply((1, 3, "u"), (1, 7, "u"), (2, 4, "d"), (1, 5, "u"))
+    assert ignoring.spans() == [(1, 1, 5), (1, 5, 7), (1, 7, None), (2, 5, None)]
+    failing = RowHistory(tmp_path, lateRows="fail")
+    failing.next = 2
+    failing.apply((1, 7, "u"), (1, 5, "u"))
+    with pytest.raises(CommitRejected, match="1 rows are older, by 'n', than a version"):
+        failing.apply((1, 2, "u"), (1, 8, "u"))
+    assert ignoring.spans() == failing.spans()
+
+
+def test_a_table_of_versions_takes_no_upserts_by_the_key_of_its_rows(tmp_path):
+    history = RowHistory(tmp_path)
+    history.apply((1, 1, "c"))
+    mirror = RowHistory(tmp_path, mode="upsert", query="query-2")
+    mirror.options.pop("timeColumn")
+    with pytest.raises(OptionError, match=r"'keyColumns' = 'id', but table db\.history"):
+        mirror.apply((1, 2, "u"))
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"keyColumns": ""}, "'mode' = 'scd2' needs the option 'keyColumns'"),
+        ({"orderColumn": ""}, "orderColumn"),
+        ({"timeColumn": "n"}, "'n' is int64: name a TIMESTAMP or DATE column with 'timeColumn'"),
+        ({"timeColumn": "time"}, "'timeColumn' names 'time', but the columns are"),
+        ({"validFromColumn": "At"}, "a column 'At' already.* name with 'validFromColumn'"),
+        ({"validToColumn": "valid_from"}, "a column 'valid_from' already.*'validToColumn'"),
+        ({"upsertMode": "copy-on-write"}, "'scd2' contradicts 'upsertMode' = 'copy-on-write'"),
+        ({"tableProperty.format-version": "1"}, "format version 2"),
+        ({"mode": "upsert"}, "'timeColumn' requires 'mode' = 'scd2'"),
+        ({"lateRows": "maybe"}, "lateRows"),
+        (
+            {"changeFormat": "debezium", "opColumn": "", "orderColumn": ""},
+            "contradict 'changeFormat'",
+        ),
+    ],
+)
+def test_options_that_cannot_work_are_refused_before_a_row_is_read(tmp_path, given, reason):
+    with pytest.raises(OptionError, match=reason):
+        RowHistory(tmp_path, **given).apply((1, 1, "c"))
+
+
+def test_a_table_that_is_no_history_is_refused(tmp_path):
+    catalog = catalog_of(tmp_path)
+    catalog.create_namespace("db")
+    catalog.create_table(NAME, ROWS.remove(3))
+    with pytest.raises(OptionError, match="has no column 'valid_from': write the history to a new"):
+        RowHistory(tmp_path, schemaEvolution="add").apply((1, 1, "c"))
+
+
+def test_rows_without_a_time_or_an_order_are_refused(tmp_path):
+    history = RowHistory(tmp_path)
+    rows = pa.Table.from_pylist([{"id": 1, "n": 1, "op": "c"}], ROWS)
+    with pytest.raises(SchemaError, match="column 'at' has nulls in 1 of 1 rows"):
+        history.epoch(0, rows)
+
+
+def test_records_need_their_offset_and_time(tmp_path):
+    with pytest.raises(OptionError, match="needs Kafka's column 'timestamp'"):
+        History(tmp_path).epoch(0, to_rows([change("c", 1, 1, n=1)]))
+
+
+# --- real messages, with the final state of the database beside them
+
+CORPUS = os.environ.get("KRISHIV_DEBEZIUM_CORPUS")
+OF_ORDERS = """
+    id INT, customer STRING, qty BIGINT, ratio DOUBLE, ok BOOLEAN, day DATE, tags ARRAY<STRING>,
+    uid STRING, ip STRING, note STRING
+"""
+
+
+def read_corpus(name):
+    lines = (Path(CORPUS or "") / f"{name}.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [tuple(row[side] and row[side].encode() for side in ("key", "value")) for row in rows]
+
+
+def assert_contiguous(rows, *keys):
+    """Assert that no two versions of a key overlap, and that one at most is current."""
+    by_key = {}
+    for row in rows:
+        by_key.setdefault(tuple(row[name] for name in keys), []).append(row)
+    for versions in by_key.values():
+        ends = [row["valid_to"] for row in versions]
+        starts = [row["valid_from"] for row in versions]
+        assert None not in ends[:-1]
+        assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
+        assert [row["is_current"] for row in versions] == [end is None for end in ends]
+
+
+def plain(value):
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+@pytest.mark.skipif(CORPUS is None, reason="KRISHIV_DEBEZIUM_CORPUS is not set")
+@pytest.mark.parametrize("size", [500, 60])
+def test_the_current_versions_of_recorded_orders_are_the_rows_of_the_database(tmp_path, size):
+    records = read_corpus("plain-orders")
+    history = History(tmp_path, tableSchema=OF_ORDERS, unknownFields="ignore", compact="auto")
+    for first in range(0, len(records), size):
+        history.apply(*records[first : first + size])
+        history.apply(*records[max(0, first - 20) : first + size])
+    rows = sort_versions(history.rows(), "id")
+    assert_contiguous(rows, "id")
+    events = [json.loads(value) for _, value in records if value is not None]
+    assert len(rows) == sum(event["op"] != "d" for event in events)
+    expected = json.loads((Path(CORPUS) / "orders.expected.json").read_text())
+    current = {row["id"]: row for row in rows if row["is_current"]}
+    assert current.keys() == {row["id"] for row in expected}
+    for wanted in expected:
+        row = current[wanted["id"]]
+        assert {name: plain(row[name]) for name in wanted.keys() & row.keys()} == {
+            name: wanted[name] for name in wanted.keys() & row.keys()
+        }
+
+
+@pytest.mark.skipif(CORPUS is None, reason="KRISHIV_DEBEZIUM_CORPUS is not set")
+def test_the_history_of_recorded_events_has_each_change(tmp_path):
+    given = {"keyColumns": "k1,k2", "tableSchema": "k1 INT, k2 STRING, v INT"}
+    history = History(tmp_path, **given)
+    records = read_corpus("plain-events")
+    for record in records:
+        history.apply(record)
+    history.apply(*records)
+    rows = sort_versions(history.rows(), "k1", "k2")
+    assert_contiguous(rows, "k1", "k2")
+    assert [(row["k1"], row["k2"], row["v"]) for row in rows if row["is_current"]] == [
+        (1, "a", 10),
+        (2, "z", 30),
+        (9, "z", 9),
+    ]
+    assert len(rows) == 8
+
+
+@pytest.mark.skipif(CORPUS is None, reason="KRISHIV_DEBEZIUM_CORPUS is not set")
+@pytest.mark.parametrize(
+    ("name", "decimals"), [("with-schema-small", "precise"), ("flattened-small", "string")]
+)
+def test_all_forms_of_recorded_messages_have_one_history(tmp_path, name, decimals):
+    columns = "id INT, name STRING, price DECIMAL(10, 4), at TIMESTAMP"
+    history = History(tmp_path, tableSchema=columns, decimalFormat=decimals)
+    records = read_corpus(name)
+    history.apply(*records)
+    history.apply(*records)
+    rows = sort_versions(history.rows(), "id")
+    assert_contiguous(rows, "id")
+    wanted = json.loads((Path(CORPUS) / "small.expected.json").read_text())
+    assert [row["id"] for row in rows if row["is_current"]] == [row["id"] for row in wanted]
+    assert all(row["change_position"].removeprefix("snapshot:")[:4] == "lsn:" for row in rows)
