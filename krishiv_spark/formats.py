@@ -39,6 +39,7 @@ __all__ = [
     "KafkaDataSource",
     "MemoryDataSource",
     "ParquetDataSource",
+    "PostgresqlDataSource",
     "describe_offset",
     "every_format",
     "find_format",
@@ -381,3 +382,27 @@ class ParquetDataSource(KrishivDataSource):
 
         table = choose_kind(ParquetSinkOptions.parse(options, cls.format_name)).table
         return next(iter(table.visible()), None) is not None
+
+
+class PostgresqlDataSource(KrishivDataSource):
+    """``krishiv-postgresql``: tables of PostgreSQL."""
+
+    format_name = "krishiv-postgresql"
+    writer_type = later("krishiv_spark.sinks.postgresql.writer", "PostgresqlWriter")
+    dataset = DatasetOptions(read=("table", "dbtable"), write=("table", "dbtable"), form="table")
+    copy_note = (
+        "starts without a committed epoch, which is stored by the query's id: use a separate "
+        "table, or both queries write the rows after epoch {epoch} into one"
+    )
+    preloads = ("psycopg",)
+
+    @override
+    @classmethod
+    def target_exists(cls, options: Mapping[str, str]) -> bool:
+        from krishiv_spark.postgresql.catalog import find_table
+        from krishiv_spark.postgresql.connection import open_transaction
+        from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
+
+        table = PostgresqlSinkOptions.parse(options, cls.format_name)
+        with open_transaction(table, f"find table {table.table_name}", reads=True) as reading:
+            return find_table(reading, table.table_name) is not None

@@ -24,7 +24,7 @@ from krishiv_spark.arrow.cast import is_uuid
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.partition_files import chunks
 from krishiv_spark.arrow.schemas import conform
-from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.inputs import open_input
 from krishiv_spark.parquet.row_groups import read_all
@@ -37,6 +37,7 @@ from krishiv_spark.sinks.iceberg.task_table import (
     file_name_prefix,
     to_staged,
 )
+from krishiv_spark.sinks.upserts import RECORD_ORDER, ChangeColumns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,18 +71,11 @@ __all__ = [
 ChangeDecoder: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch]"
 """Returns the changes of records: the columns of the table, and further columns."""
 
-_DELETE_OPS = pa.array(["d", "delete", "-"])
-
-_UPSERT_OPS = pa.array(
-    ["c", "create", "i", "insert", "u", "update", "upsert", "r", "read", "+", "", None], pa.string()
-)
-
-_PREFIX = "_krishiv_"
 DELETES = "_krishiv_delete"
 """Name of the column of staged changes that marks deletes."""
 
 KEPT, POSITION = "_krishiv_kept", "_krishiv_position"
-PARTITION, ORDER = "_krishiv_partition", "_krishiv_order"
+PARTITION, ORDER = "_krishiv_partition", RECORD_ORDER
 """Further columns of staged change data: the names of the columns whose values remain, the position
 in the database's log, and the partition and the offset of the record."""
 
@@ -91,24 +85,14 @@ and whether a snapshot has read the row."""
 
 _FURTHER = (DELETES, KEPT, POSITION, PARTITION, ORDER, PLACE, TIME, READ)
 
-_MAX_TEXT = 60
-_MAX_COLUMNS = 5
 _RANK, _ROW, _GROUP = "_krishiv_rank", "_krishiv_row", "_krishiv_group"
 
 
 @dataclass(frozen=True)
-class UpsertSpec:
-    """The columns that determine how rows change a table.
+class UpsertSpec(ChangeColumns):
+    """The columns that determine how rows change a table."""
 
-    Attributes:
-        keys: Columns that identify a row.
-        op: Column of operations; None if every row is an upsert.
-        order: Column whose highest value wins within an epoch; None for the last row.
-    """
-
-    keys: tuple[str, ...]
-    op: str | None
-    order: str | None
+    format_name = FORMAT
 
     @classmethod
     def of(cls, options: IcebergSinkOptions) -> UpsertSpec:
@@ -122,36 +106,6 @@ class UpsertSpec:
         if options.change_format is not None:
             return cls(options.key_columns, None, ORDER)
         return cls(options.key_columns, options.op_column, options.order_column)
-
-    def check(self, rows: pa.Schema) -> None:
-        """Refuse rows that lack a column, or have a key column of a type without equality.
-
-        Raises:
-            OptionError: If a column is missing, its type cannot be a key, or its name is taken.
-        """
-        for option, name in self._iter_columns():
-            if name not in rows.names and name != ORDER:
-                known = ", ".join(rows.names)
-                raise OptionError(
-                    f"{FORMAT}: {option!r} names {name!r}, but the columns are {known}"
-                )
-        if taken := [name for name in rows.names if name.startswith(_PREFIX)]:
-            raise OptionError(
-                f"{FORMAT}: column {taken[0]!r} has a name that upserts use themselves, which "
-                f"begins with {_PREFIX!r}: rename it"
-            )
-        for name in self.keys:
-            kind = rows.field(name).type
-            # Iceberg's own rule for identifier fields (spec, "Identifier Field IDs").
-            if pa.types.is_nested(kind) or pa.types.is_floating(kind):
-                raise OptionError(f"{FORMAT}: 'keyColumns' names {name!r}: {kind} cannot be a key")
-
-    def _iter_columns(self) -> Iterator[tuple[str, str]]:
-        yield from (("keyColumns", name) for name in self.keys)
-        if self.op is not None:
-            yield "opColumn", self.op
-        if self.order is not None:
-            yield "orderColumn", self.order
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -189,57 +143,6 @@ class UpsertSpec:
     def mark(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the further columns of their changes, except that of deletes."""
         return batch
-
-    def without_op(self, rows: pa.Schema) -> pa.Schema:
-        """Return the columns for the table."""
-        return pa.schema([field for field in rows if field.name != self.op])
-
-    def find_deletes(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return a flag for each row: whether it deletes.
-
-        Raises:
-            SchemaError: If an operation is unknown, or a key is null.
-        """
-        for name in self.keys:
-            if batch.column(name).null_count:
-                raise SchemaError(_describe_null_key(batch, name))
-        if self.op is None:
-            return pa.repeat(pa.scalar(value=False), batch.num_rows)
-        # Lower case of ASCII only: other letters, such as U+0130, would become ASCII letters too.
-        ops = pc.ascii_lower(batch.column(self.op).cast(pa.string()))
-        deletes = pc.is_in(ops, _DELETE_OPS)
-        strange = pc.invert(pc.or_(deletes, pc.is_in(ops, _UPSERT_OPS)))
-        if pc.any(strange).as_py():
-            raise SchemaError(_describe_unknown_op(batch.filter(strange), self.op, self.keys))
-        return deletes
-
-
-def _describe_null_key(batch: pa.RecordBatch, name: str) -> str:
-    rows = batch.filter(pc.is_null(batch.column(name)))
-    others = [other for other in batch.schema.names if other != name]
-    return (
-        f"{FORMAT}: key column {name!r} has nulls, in {rows.num_rows} of {batch.num_rows} rows; "
-        f"the first is the row with {_format_row(rows, others)}. A row without its key cannot "
-        f'replace another row: filter such rows, as with where("{name} is not null"). The query '
-        "repeats this batch until then; it may continue with its checkpoint"
-    )
-
-
-def _describe_unknown_op(rows: pa.RecordBatch, op: str, keys: Sequence[str]) -> str:
-    found = ", ".join(repr(one) for one in pc.unique(rows.column(op)).to_pylist()[:5])
-    return (
-        f"{FORMAT}: column {op!r} has {found}, in {rows.num_rows} rows; the first is the row "
-        f"with {_format_row(rows, keys)}. Deletes are d, delete and -; upserts are c, i, r, u, +, "
-        "create, insert, read, update, upsert and null. Filter other values (Debezium's t and "
-        "m change no row), as with where, and write only the rest. The query repeats this "
-        "batch until then; it may continue with its checkpoint"
-    )
-
-
-def _format_row(rows: pa.RecordBatch, names: Sequence[str]) -> str:
-    """Format some columns of the first row, so that users can find it."""
-    texts = (f"{name} = {str(rows.column(name)[0])[:_MAX_TEXT]!r}" for name in names[:_MAX_COLUMNS])
-    return ", ".join(texts) or "no other column"
 
 
 def stage_changes(

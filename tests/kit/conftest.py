@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
+from pg_onlooker import Database
+from postgres import find_programs, open_postgres
 
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.records import warm_up
@@ -37,3 +39,13 @@ def producer(cluster):
     )
     yield producer
     producer.close()
+
+
+@pytest.fixture(scope="session")
+def database():
+    """A server of PostgreSQL for this process."""
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    with open_postgres(programs) as uri:
+        yield Database(int(uri.rpartition(":")[2].partition("/")[0]))

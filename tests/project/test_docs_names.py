@@ -62,6 +62,10 @@ ELSEWHERE = {
         "_io_thread", "_auth_failures", "_sock_recv", "_rbuffer", "_conns", "_reauth", "_read_task",
         "get_response_class", "recv_into", "close_if_silent",
     },
+    "settings of PostgreSQL and libpq": {
+        "idle_in_transaction_session_timeout", "max_locks_per_transaction", "statement_timeout",
+        "synchronous_commit", "target_session_attrs",
+    },
     "isolation levels of Kafka": {"read_committed", "read_uncommitted"},
     "texts of JSON": {"Infinity", "NaN"},
     "data sources that others have published": {

@@ -113,7 +113,8 @@ def test_a_job_can_write_its_datasets(tape):
 def test_keys_of_an_output_that_its_sink_has_no_option_for_name_the_formats_that_have():
     output = JobOutput(name="rows", dataset="dataos://acme:db/t", sort=["day"], keys=["id"])
     assert dict(find_misfits(output, locate_output(output, DEPOTS))) == {
-        "keys": "'keys' (upsert) is for krishiv-iceberg and krishiv-memory, not for acme-tape",
+        "keys": "'keys' (upsert) is for krishiv-iceberg and krishiv-memory and "
+        "krishiv-postgresql, not for acme-tape",
         "sort": "'sort' is for krishiv-iceberg, not for acme-tape",
     }
 

@@ -1,0 +1,152 @@
+"""Connections to PostgreSQL: opened by the driver psycopg, for one transaction each.
+
+Nothing of a session is used, so that PgBouncer may pool transactions: no prepared statement, and
+settings for one transaction only (``SET LOCAL``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from krishiv_spark.errors import KrishivError, OptionError, StorageError
+from krishiv_spark.messages.exception_chains import raise_alone
+from krishiv_spark.messages.redaction import excerpt
+from krishiv_spark.postgresql.options import FORMAT, ConnectionOptions
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["DatabaseTransaction", "describe_error", "explain_errors", "open_transaction"]
+
+_IDLE_MS = 60_000
+"""Time after which the server ends a transaction whose client sleeps: it blocks its successor."""
+
+
+def _import_driver() -> Any:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise OptionError(
+            f"{FORMAT} needs the package psycopg with libpq on every machine ({error}): "
+            "pip install 'krishiv-spark[postgresql]'"
+        ) from None
+    return psycopg
+
+
+class DatabaseTransaction:
+    """One transaction, which is rolled back unless `commit` is called.
+
+    Args:
+        connection: An open connection.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+
+    def run(self, statement: str, values: Sequence[object] = ()) -> psycopg.Cursor[Any]:
+        """Run one statement, or several without values, and return the cursor of its rows."""
+        # The type of `execute` refuses computed texts, since names cannot be parameters.
+        text: Any = statement
+        return self.connection.execute(text, values or None)
+
+    def first(self, statement: str, values: Sequence[object] = ()) -> Any:
+        """Run a statement, and return its first row; None if it has none."""
+        return self.run(statement, values).fetchone()
+
+    def commit(self) -> None:
+        """Commit. An error of the connection means that the outcome is not known."""
+        # A timeout while a standby confirms would be a success with a warning.
+        self.run("SET LOCAL statement_timeout = 0")
+        self.connection.commit()
+
+
+@contextlib.contextmanager
+def open_transaction(
+    options: ConnectionOptions, action: str, *, reads: bool = False
+) -> Iterator[DatabaseTransaction]:
+    """Open a connection for one transaction; close it at the end.
+
+    Args:
+        options: The connection.
+        action: An infinitive for messages, such as ``read table a``.
+        reads: True if the transaction changes nothing, and sees one snapshot.
+
+    Raises:
+        StorageError: If the server cannot be reached, refuses the login or a statement.
+    """
+    with explain_errors(options, action):
+        psycopg = _import_driver()
+        connection = psycopg.connect(
+            options.url or "", **options.to_libpq(), autocommit=False, prepare_threshold=None
+        )
+        try:
+            transaction = DatabaseTransaction(connection)
+            transaction.run(_settings(options, reads=reads))
+            yield transaction
+        finally:
+            # Not `with connection`, which commits: only `DatabaseTransaction.commit` may.
+            connection.close()
+
+
+def _settings(options: ConnectionOptions, *, reads: bool) -> str:
+    kind = "REPEATABLE READ READ ONLY" if reads else "READ COMMITTED READ WRITE"
+    parts = [
+        f"SET TRANSACTION ISOLATION LEVEL {kind}",
+        f"SET LOCAL lock_timeout = {options.lock_timeout}",
+        f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_MS}",
+    ]
+    if options.statement_timeout is not None:
+        parts.append(f"SET LOCAL statement_timeout = {options.statement_timeout}")
+    if not reads:
+        # With 'off', an acknowledged epoch is lost if the server crashes.
+        parts.append(
+            "SELECT set_config('synchronous_commit', 'on', true) "
+            "WHERE current_setting('synchronous_commit') = 'off'"
+        )
+    return "; ".join(parts)
+
+
+def describe_error(error: psycopg.Error, options: ConnectionOptions) -> str:
+    """Return PostgreSQL's message and its details, in one line without secrets."""
+    found = error.diag
+    detail = found.message_detail if found.message_primary else None
+    where = next(iter((found.context or "").splitlines()), None) if detail is None else None
+    parts = [found.message_primary or str(error), detail, where]
+    lines = (" ".join(part.split()) for part in parts if part)
+    return excerpt("; ".join(lines), options.secrets())
+
+
+@contextlib.contextmanager
+def explain_errors(options: ConnectionOptions, action: str) -> Iterator[None]:
+    """Turn errors of the driver into a `StorageError` without secrets."""
+    try:
+        yield
+    except KrishivError:
+        raise
+    except Exception as error:
+        import psycopg
+
+        if not isinstance(error, psycopg.Error):
+            raise
+        text = describe_error(error, options)
+        raise_alone(
+            StorageError(f"{FORMAT}: cannot {action} in {options.address()}: {text}{_hint(error)}")
+        )
+
+
+_HINTS = {
+    "25006": ". It is a standby or read-only: connect to the primary, as with "
+    "'libpq.target_session_attrs' = 'read-write'",
+    "28P01": ". Check the options 'user' and 'password'",
+    "3D000": ". Check the database in the option 'url'",
+    "42501": ". Grant the user this right (docs/postgresql.md#rights)",
+    "55P03": ". Another transaction has the lock: end it, or raise 'lockTimeout'",
+    "57014": ". Raise 'statementTimeout', or the server's statement_timeout",
+}
+"""Advice by SQLSTATE."""
+
+
+def _hint(error: psycopg.Error) -> str:
+    return _HINTS.get(error.sqlstate or "", "")

@@ -1,0 +1,290 @@
+"""The types of Arrow and of PostgreSQL, and which values of one fit a column of the other.
+
+A column is staged in a type whose binary form is known (`WIRES`). If the column of the table has
+another type, the statement that moves the rows casts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.errors import SchemaError
+from krishiv_spark.postgresql.catalog import TableColumn
+from krishiv_spark.postgresql.copy_encoding import WIRES, Wire
+from krishiv_spark.postgresql.names import quote
+from krishiv_spark.postgresql.options import FORMAT
+
+__all__ = ["StagedColumn", "UnfitValue", "column_type", "convert_column", "fit_column"]
+
+
+@dataclass(frozen=True)
+class StagedColumn:
+    """A column of rows, and how it reaches the table.
+
+    Attributes:
+        source: Its name in the rows.
+        target: Its name in the table.
+        wire: Name of the type in which it is staged.
+        is_array: True for an array of that type.
+        cast: The type that it is cast to when it is moved; None if it needs no cast.
+        fraction: Number of fractional digits of the seconds that the table keeps.
+    """
+
+    source: str
+    target: str
+    wire: str
+    is_array: bool
+    cast: str | None = None
+    fraction: int = 6
+
+    @property
+    def declaration(self) -> str:
+        """The column in the statement that creates the staging table."""
+        return f"{quote(self.target)} {self.wire}{'[]' if self.is_array else ''}"
+
+    @property
+    def value(self) -> str:
+        """The value in the statement that moves the rows."""
+        return quote(self.target) if self.cast is None else f"{quote(self.target)}::{self.cast}"
+
+    @property
+    def known_wire(self) -> tuple[Wire, bool]:
+        """The encoder, and whether it encodes the elements of arrays."""
+        return WIRES[self.wire], self.is_array
+
+
+def column_type(field: pa.Field) -> str:
+    """Return the type of a new column.
+
+    Raises:
+        SchemaError: If PostgreSQL has no type for it.
+    """
+    kind, is_array = _element_of(field.type)
+    if pa.types.is_decimal(kind):
+        name = f"numeric({kind.precision},{kind.scale})"
+    else:
+        found = next((name for test, name in _NEW if test(kind)), None)
+        if found is None:
+            raise SchemaError(_describe_unfit(field))
+        name = found
+    return f"{name}[]" if is_array else name
+
+
+def fit_column(field: pa.Field, column: TableColumn) -> StagedColumn:
+    """Return how a column of rows is stored in a column of a table.
+
+    Raises:
+        SchemaError: If not all of its values can be stored unchanged.
+    """
+    kind, is_array = _element_of(field.type)
+    if _is_nested(kind):
+        raise SchemaError(_describe_unfit(field))
+    made = _fit_kind(kind, column) if is_array == column.is_array else None
+    if made is None:
+        raise SchemaError(_describe_misfit(field, column))
+    wire, needs_cast = made
+    cast = column.type if needs_cast else None
+    is_time = column.base.startswith(("timestamp", "time "))
+    fraction = column.limit if is_time and 0 <= column.limit <= 6 else 6  # noqa: PLR2004
+    return StagedColumn(field.name, column.name, wire, is_array, cast, fraction)
+
+
+def _fit_kind(kind: pa.DataType, column: TableColumn) -> tuple[str, bool] | None:
+    """Return the type in which values are staged, and whether they are cast; None if unfit."""
+    base = column.base
+    if pa.types.is_null(kind):
+        return "text", True
+    if _is_text(kind):
+        if base in _TEXTS:
+            return "text", False
+        # Enums, domains, uuid, json, xml, inet and others have a text form that only they check.
+        return None if base in _PLAIN else ("text", True)
+    if base == "numeric":
+        return _fit_numeric(kind, column)
+    is_fit = any(base in names and test(kind) for names, test in _FITS)
+    return (_WIRE_OF[base], False) if is_fit else None
+
+
+def _fit_numeric(kind: pa.DataType, column: TableColumn) -> tuple[str, bool] | None:
+    if pa.types.is_integer(kind):
+        return "bigint", column.is_array
+    if not pa.types.is_decimal(kind):
+        return None
+    scale = ((column.limit - 4) & 0x7FF) if column.limit >= 0 else kind.scale
+    return ("text", True) if scale >= kind.scale else None
+
+
+def _element_of(kind: pa.DataType) -> tuple[pa.DataType, bool]:
+    is_array = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return (kind.value_type, True) if is_array else (kind, False)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind))
+
+
+def _is_instant(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
+
+
+def _is_local_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.tz is None)
+
+
+def _is_exact_in_double(kind: pa.DataType) -> bool:
+    whole = pa.types.is_integer(kind) and kind.bit_width <= 32  # noqa: PLR2004
+    return bool(whole or pa.types.is_floating(kind))
+
+
+def _is_exact_in_real(kind: pa.DataType) -> bool:
+    whole = pa.types.is_integer(kind) and kind.bit_width <= 16  # noqa: PLR2004
+    return bool(whole or pa.types.is_float32(kind))
+
+
+_Test = Callable[[pa.DataType], bool]
+
+_NEW: tuple[tuple[_Test, str], ...] = (
+    (pa.types.is_boolean, "boolean"),
+    (lambda kind: pa.types.is_int8(kind) or pa.types.is_int16(kind), "smallint"),
+    (pa.types.is_int32, "integer"),
+    (pa.types.is_int64, "bigint"),
+    (pa.types.is_float32, "real"),
+    (pa.types.is_float64, "double precision"),
+    (_is_text, "text"),
+    (pa.types.is_null, "text"),
+    (_is_bytes, "bytea"),
+    (pa.types.is_date32, "date"),
+    (_is_instant, "timestamp with time zone"),
+    (_is_local_time, "timestamp without time zone"),
+    (pa.types.is_time, "time without time zone"),
+    (pa.types.is_duration, "interval"),
+)
+"""The types of new columns."""
+
+_WIRE_OF = {
+    "timestamp with time zone": "timestamptz",
+    "timestamp without time zone": "timestamp",
+    "time without time zone": "time",
+    **{
+        name: name
+        for name in ("boolean", "smallint", "integer", "bigint", "real", "double precision")
+    },
+    **{name: name for name in ("bytea", "date", "interval")},
+}
+"""The names of `WIRES` by the names in the catalog."""
+
+_FITS: tuple[tuple[tuple[str, ...], _Test], ...] = (
+    (("boolean",), pa.types.is_boolean),
+    # Each value is compared with the limits of the smaller type, in the task.
+    (("smallint", "integer", "bigint"), pa.types.is_integer),
+    (("real",), _is_exact_in_real),
+    (("double precision",), _is_exact_in_double),
+    (("bytea",), _is_bytes),
+    (("date",), pa.types.is_date32),
+    (("timestamp with time zone",), _is_instant),
+    (("timestamp without time zone",), _is_local_time),
+    (("time without time zone",), pa.types.is_time),
+    (("interval",), pa.types.is_duration),
+)
+"""Columns of a table, by their types, and the values that they take."""
+
+_TEXTS = frozenset({"text", "character varying", "character", "name"})
+_PLAIN = frozenset(_WIRE_OF) | {"numeric"}
+"""Types that take no texts: what a text means there depends on settings, or is cut off."""
+
+
+# --- values, in the task
+
+_LOW_DAY, _HIGH_DAY = -2_440_588, 2_145_031_948 + 10_957
+_LOW_MICROS = -210_866_803_200_000_000
+
+
+def convert_column(array: pa.Array, column: StagedColumn) -> pa.Array:
+    """Return the values of a column in the type in which they are staged. Executor.
+
+    Raises:
+        UnfitValue: If one cannot be stored unchanged.
+    """
+    if column.is_array:
+        flat = array.flatten()
+        converted = _convert(flat, column)
+        counts = pc.list_value_length(array).fill_null(0)
+        offsets = pa.concat_arrays(
+            [pa.array([0], pa.int64()), pc.cumulative_sum(counts.cast("int64"))]
+        )
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(offsets.cast(pa.int32()), converted, mask=mask)
+    return _convert(array, column)
+
+
+class UnfitValue(ValueError):  # noqa: N818  a reason, which the task completes
+    """A value does not fit its column.
+
+    Attributes:
+        row: Its index among the values; -1 if it is not known.
+    """
+
+    def __init__(self, reason: str, row: int = -1) -> None:
+        super().__init__(reason)
+        self.row = row
+
+
+def _convert(array: pa.Array, column: StagedColumn) -> pa.Array:
+    wire = WIRES[column.wire]
+    try:
+        found = array.cast(wire.arrow)
+    except pa.ArrowException as error:
+        raise UnfitValue(str(error)) from error
+    if column.wire == "text":
+        _refuse(pc.match_substring(found, "\0"), "PostgreSQL's texts cannot contain U+0000")
+    elif column.wire == "date":
+        days = found.cast(pa.int32())
+        strange = pc.or_(pc.less(days, _LOW_DAY), pc.greater(days, _HIGH_DAY))
+        _refuse(strange, "PostgreSQL's dates begin in 4714 BC and end in 5874897")
+    elif column.wire.startswith("timestamp"):
+        micros = found.cast(pa.int64())
+        _refuse(pc.less(micros, _LOW_MICROS), "PostgreSQL's times begin in 4714 BC")
+        if column.fraction < 6:  # noqa: PLR2004  microseconds
+            step = 10 ** (6 - column.fraction)
+            rest = pc.subtract(micros, pc.multiply(pc.divide(micros, step), step))
+            _refuse(
+                pc.not_equal(rest, 0),
+                f"the column keeps {column.fraction} digits of a second, and the value has more: "
+                "use date_trunc in the query",
+            )
+    return found
+
+
+def _refuse(flags: pa.Array, reason: str) -> None:
+    if pc.any(flags, min_count=0).as_py():
+        raise UnfitValue(reason, pc.index(flags, pa.scalar(value=True)).as_py())
+
+
+# --- messages
+
+
+def _describe_unfit(field: pa.Field) -> str:
+    return (
+        f"{FORMAT}: column {field.name!r} is {field.type}, for which PostgreSQL has no column: "
+        f"write JSON, as with to_json({field.name}), which a jsonb column takes, or write its "
+        "fields as columns"
+    )
+
+
+def _describe_misfit(field: pa.Field, column: TableColumn) -> str:
+    return (
+        f"{FORMAT}: column {field.name!r} is {field.type}, and the table's column is "
+        f"{column.shown}, which cannot hold every such value unchanged: cast it in the query"
+    )

@@ -1,0 +1,126 @@
+"""The statements that move staged rows into the table, inside the transaction of their epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.postgresql.connection import DatabaseTransaction
+from krishiv_spark.postgresql.names import TableName, quote
+from krishiv_spark.postgresql.options import FORMAT
+from krishiv_spark.postgresql.types import StagedColumn
+from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
+from krishiv_spark.sinks.postgresql.staging_tables import DELETES, ROW, StagedTable
+
+__all__ = ["move_rows"]
+
+_TABLES_AT_ONCE = 100
+_PARTITION = '"_krishiv_partition"'
+
+
+def move_rows(
+    transaction: DatabaseTransaction,
+    options: PostgresqlSinkOptions,
+    table: TableName,
+    staged: Sequence[StagedTable],
+    *,
+    replaces: bool,
+) -> None:
+    """Move the rows of an epoch. Driver, in its transaction.
+
+    Args:
+        transaction: The transaction, which the caller commits.
+        options: The options of the sink.
+        table: The table.
+        staged: The rows of each task.
+        replaces: True if they replace all earlier rows.
+
+    Raises:
+        CommitRejected: If a staging table has lost its rows.
+    """
+    _check_filled(transaction, staged)
+    if replaces:
+        transaction.run(f"{'TRUNCATE' if options.truncate else 'DELETE FROM'} {table.sql}")
+    if options.mode == "upsert":
+        if staged:
+            transaction.run(_upsert(options, table, staged))
+        return
+    for each in sorted(staged, key=lambda one: one.partition):
+        names = ", ".join(quote(column.target) for column in each.columns)
+        values = ", ".join(column.value for column in each.columns)
+        transaction.run(
+            f"INSERT INTO {table.sql} ({names}) SELECT {values} FROM {each.name.sql}"  # noqa: S608
+        )
+
+
+def _upsert(options: PostgresqlSinkOptions, table: TableName, staged: Sequence[StagedTable]) -> str:
+    """Return the statement that applies the last change of each key.
+
+    Its two parts change different keys, so that it does not matter that both see the table as it
+    was before.
+    """
+    columns = staged[0].columns
+    keys = [quote(column.target) for column in _find_keys(options, columns)]
+    names = [quote(column.target) for column in columns]
+    others = [name for name in names if name not in keys]
+    action = ", ".join(f"{name} = EXCLUDED.{name}" for name in others)
+    same = " AND ".join(f"t.{key} = c.{key}" for key in keys)
+    return (
+        f"WITH changes AS MATERIALIZED ({_last_changes(options, staged, keys)}), "  # noqa: S608
+        f"deleted AS (DELETE FROM {table.sql} t USING changes c WHERE c.{quote(DELETES)} "
+        f"AND {same}) "
+        f"INSERT INTO {table.sql} ({', '.join(names)}) SELECT {', '.join(names)} FROM changes "
+        f"WHERE NOT {quote(DELETES)} ON CONFLICT ({', '.join(keys)}) "
+        f"DO {f'UPDATE SET {action}' if action else 'NOTHING'}"
+    )
+
+
+def _find_keys(
+    options: PostgresqlSinkOptions, columns: Sequence[StagedColumn]
+) -> list[StagedColumn]:
+    by_source = {column.source: column for column in columns}
+    return [by_source[name] for name in options.key_columns]
+
+
+def _last_changes(
+    options: PostgresqlSinkOptions, staged: Sequence[StagedTable], keys: Sequence[str]
+) -> str:
+    """Return the query of the last change of each key: by the order column, then in Spark's order.
+
+    Texts are ordered by their bytes, as in the other sinks, not by the collation of the table.
+    """
+    order = [*keys]
+    for column in staged[0].columns:
+        if column.source == options.order_column:
+            is_text = column.wire == "text" and column.cast is None
+            collation = ' COLLATE "C"' if is_text else ""
+            order.append(f"{quote(column.target)}{collation} DESC NULLS LAST")
+    order += [f"{_PARTITION} DESC", f"{quote(ROW)} DESC"]
+    parts = []
+    for each in staged:
+        values = ", ".join(f"{column.value} AS {quote(column.target)}" for column in each.columns)
+        parts.append(
+            f"SELECT {each.partition} AS {_PARTITION}, {quote(ROW)}, {quote(DELETES)}, {values} "  # noqa: S608
+            f"FROM {each.name.sql}"
+        )
+    every = " UNION ALL ".join(parts)
+    return (
+        f"SELECT DISTINCT ON ({', '.join(keys)}) * FROM ({every}) every_change "  # noqa: S608
+        f"ORDER BY {', '.join(order)}"
+    )
+
+
+def _check_filled(transaction: DatabaseTransaction, staged: Sequence[StagedTable]) -> None:
+    """Refuse tables that a crash of the server has emptied: they are UNLOGGED, and staged once."""
+    for first in range(0, len(staged), _TABLES_AT_ONCE):
+        some = staged[first : first + _TABLES_AT_ONCE]
+        tests = (
+            f"SELECT 1 WHERE NOT EXISTS (SELECT FROM {each.name.sql})"  # noqa: S608
+            for each in some
+        )
+        if transaction.first(" UNION ALL ".join(tests)) is not None:
+            raise CommitRejected(
+                f"{FORMAT}: the server has restarted after a crash or a failover since rows were "
+                "staged, which emptied staging tables. Nothing was committed; the query stages "
+                "this epoch again when it is restarted"
+            )

@@ -1,0 +1,245 @@
+"""Staging tables: one for each attempt at a task, filled by one COPY. Executor, and their sweep.
+
+They are UNLOGGED, so that rows are written to the log of the server once. A crash of the server
+empties them, which the commit notices: it refuses an empty one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from krishiv_spark.errors import SchemaError
+from krishiv_spark.postgresql.connection import DatabaseTransaction, open_transaction
+from krishiv_spark.postgresql.copy_encoding import HEADER, TRAILER, encode_batches
+from krishiv_spark.postgresql.names import TableName, quote
+from krishiv_spark.postgresql.options import FORMAT, ConnectionOptions
+from krishiv_spark.postgresql.types import StagedColumn, UnfitValue, convert_column
+from krishiv_spark.sinks.base import Task
+from krishiv_spark.sinks.upserts import ChangeColumns, format_row
+
+__all__ = [
+    "DELETES",
+    "ROW",
+    "PostgresqlChanges",
+    "StagedTable",
+    "StagingPlan",
+    "drop_tables",
+    "find_abandoned",
+    "find_of_query",
+    "stage_rows",
+]
+
+_PREFIX, _LOGGED_PREFIX = "krishiv_s_", "krishiv_l_"
+
+ROW, DELETES = "_krishiv_row", "_krishiv_delete"
+"""Further columns of staged changes: the place of the row in its task, and whether it deletes."""
+
+
+@dataclass(frozen=True)
+class PostgresqlChanges(ChangeColumns):
+    """The columns by which rows change a table of PostgreSQL."""
+
+    format_name = FORMAT
+
+
+_OF_CHANGES = (
+    StagedColumn(ROW, ROW, "bigint", is_array=False),
+    StagedColumn(DELETES, DELETES, "boolean", is_array=False),
+)
+
+_MOST_DROPPED = 100
+"""Tables that one transaction drops: each takes several of the server's locks."""
+
+
+@dataclass(frozen=True)
+class StagedTable:
+    """The staged rows of a task.
+
+    Attributes:
+        name: The staging table.
+        rows: Number of its rows.
+        partition: Number of the task.
+        columns: Its columns.
+    """
+
+    name: TableName
+    rows: int
+    partition: int
+    columns: tuple[StagedColumn, ...]
+
+
+@dataclass(frozen=True)
+class StagingPlan:
+    """The columns of the table, for its tasks.
+
+    Attributes:
+        schema: The schema of staging tables.
+        table: The table that rows are for.
+        columns: The columns.
+        upsert: How rows change others; None if they are added.
+        is_logged: True if staged rows must survive a crash of the server.
+    """
+
+    schema: str
+    table: str
+    columns: tuple[StagedColumn, ...]
+    upsert: ChangeColumns | None = None
+    is_logged: bool = False
+
+    @property
+    def staged_columns(self) -> tuple[StagedColumn, ...]:
+        """The columns of the staging tables, with those of changes."""
+        return self.columns if self.upsert is None else (*self.columns, *_OF_CHANGES)
+
+
+def _digest(query: str, table: str) -> str:
+    return hashlib.sha256(f"{query} {table}".encode()).hexdigest()[:12]
+
+
+def _name_table(plan: StagingPlan, task: Task) -> TableName:
+    prefix = _LOGGED_PREFIX if plan.is_logged else _PREFIX
+    number = task.epoch if task.generation is None else task.generation
+    parts = [_digest(task.query, plan.table), number, task.partition, task.nonce]
+    name = f"{prefix}{'_'.join(map(str, parts))}_{int(time.time()):x}"
+    return TableName(plan.schema, name)
+
+
+def stage_rows(
+    options: ConnectionOptions, plan: StagingPlan, batches: Iterator[pa.RecordBatch], task: Task
+) -> StagedTable | None:
+    """Write the rows of a task into a separate table, in one transaction. Executor.
+
+    Returns:
+        None if there are no rows.
+
+    Raises:
+        SchemaError: If a value does not fit its column.
+        StorageError: If the server refuses the rows, or cannot be reached.
+    """
+    rows = (batch for batch in batches if batch.num_rows)
+    first = next(rows, None)
+    if first is None:
+        return None
+    name = _name_table(plan, task)
+    kind = "" if plan.is_logged else "UNLOGGED "
+    columns = ", ".join(column.declaration for column in plan.staged_columns)
+    with open_transaction(options, f"stage rows for table {plan.table}") as transaction:
+        # Autovacuum would only analyze rows that are moved seconds later.
+        transaction.run(f"CREATE {kind}TABLE {name.sql} ({columns}) WITH (autovacuum_enabled=off)")
+        count = _copy(transaction, name, plan, itertools.chain([first], rows))
+        transaction.commit()
+    return StagedTable(name, count, task.partition, plan.columns)
+
+
+def _copy(
+    transaction: DatabaseTransaction,
+    name: TableName,
+    plan: StagingPlan,
+    batches: Iterator[pa.RecordBatch],
+) -> int:
+    columns, count = plan.staged_columns, 0
+
+    def converted() -> Iterator[pa.RecordBatch]:
+        nonlocal count
+        for batch in batches:
+            changes = batch if plan.upsert is None else _to_changes(batch, plan.upsert, count)
+            yield _convert(changes, columns)
+            count += batch.num_rows
+
+    names = ", ".join(quote(column.target) for column in columns)
+    statement = f"COPY {name.sql} ({names}) FROM STDIN (FORMAT binary)"
+    with transaction.connection.cursor().copy(statement.encode()) as copy:
+        copy.write(HEADER)
+        for rows in encode_batches(converted(), [column.known_wire for column in columns]):
+            copy.write(memoryview(rows))
+        copy.write(TRAILER)
+    return count
+
+
+def _to_changes(batch: pa.RecordBatch, upsert: ChangeColumns, before: int) -> pa.RecordBatch:
+    """Return rows with their place in the task, and a flag for those that delete."""
+    deletes = upsert.find_deletes(batch)
+    places = pa.array(np.arange(before, before + batch.num_rows))
+    return batch.append_column(ROW, places).append_column(DELETES, deletes)
+
+
+def _convert(batch: pa.RecordBatch, columns: Sequence[StagedColumn]) -> pa.RecordBatch:
+    arrays = []
+    for column in columns:
+        try:
+            arrays.append(convert_column(batch.column(column.source), column))
+        except UnfitValue as error:
+            raise SchemaError(_describe_unfit(batch, column, error)) from None
+    return pa.RecordBatch.from_arrays(arrays, [column.target for column in columns])
+
+
+def _describe_unfit(batch: pa.RecordBatch, column: StagedColumn, error: UnfitValue) -> str:
+    place = ""
+    if error.row >= 0 and not column.is_array:
+        others = [name for name in batch.schema.names if name != column.source]
+        place = f", in the row with {format_row(batch.slice(error.row, 1), others)}"
+    return (
+        f"{FORMAT}: column {column.source!r} does not fit {column.target!r}{place}: {error}. The "
+        "query repeats this batch until its rows fit; it may continue with its checkpoint"
+    )
+
+
+# --- sweep
+
+
+def _find(transaction: DatabaseTransaction, schema: str, prefix: str) -> list[TableName]:
+    found = transaction.run(
+        "SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relkind = 'r' "
+        "AND c.relnamespace = pg_catalog.to_regnamespace(%s) AND starts_with(c.relname, %s) "
+        "AND c.relname >= %s ORDER BY c.relname",
+        [quote(schema), prefix, prefix],
+    )
+    return [TableName(schema, row[0]) for row in found]
+
+
+def find_of_query(
+    transaction: DatabaseTransaction, schema: str, query: str, table: TableName
+) -> list[tuple[int, TableName]]:
+    """Return the staging tables of a query, with the number of the epoch of each."""
+    prefix = f"{_PREFIX}{_digest(query, str(table))}_"
+    tables = _find(transaction, schema, prefix)
+    return [(_number_of(each.name[len(prefix) :]), each) for each in tables]
+
+
+def _number_of(rest: str) -> int:
+    number = rest.partition("_")[0]
+    return int(number) if number.isdigit() else -1
+
+
+def find_abandoned(transaction: DatabaseTransaction, schema: str, age_ms: int) -> list[TableName]:
+    """Return staging tables older than an age; those that an intent may name are not among them."""
+    before = time.time() - age_ms / 1000
+    tables = _find(transaction, schema, _PREFIX)
+    return [each for each in tables if _time_of(each.name) < before]
+
+
+def _time_of(name: str) -> float:
+    try:
+        return int(name.rpartition("_")[2], 16)
+    except ValueError:  # another program's table
+        return float("inf")
+
+
+def drop_tables(options: ConnectionOptions, tables: Sequence[TableName]) -> None:
+    """Drop staging tables, a limited number in each transaction. Anywhere.
+
+    Raises:
+        StorageError: If the server cannot be reached, or a table is in use.
+    """
+    for first in range(0, len(tables), _MOST_DROPPED):
+        names = ", ".join(each.sql for each in tables[first : first + _MOST_DROPPED])
+        with open_transaction(options, "drop staging tables") as transaction:
+            transaction.run(f"SET LOCAL lock_timeout = '1s'; DROP TABLE IF EXISTS {names}")
+            transaction.commit()

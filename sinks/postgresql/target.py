@@ -1,0 +1,204 @@
+"""The table of the sink: created or checked by the planner, before a row moves."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from krishiv_spark.arrow.conform import places, twins
+from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.messages.suggestions import did_you_mean
+from krishiv_spark.postgresql.catalog import Table, TableColumn, find_table
+from krishiv_spark.postgresql.connection import DatabaseTransaction, open_transaction
+from krishiv_spark.postgresql.names import TableName, check_length, quote
+from krishiv_spark.postgresql.options import FORMAT
+from krishiv_spark.postgresql.types import StagedColumn, column_type, fit_column
+from krishiv_spark.sinks.postgresql.marks import MARKS, Marks
+from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
+
+__all__ = ["check_before_start", "fit_rows", "prepare_table", "resolve_name", "staging_schema"]
+
+_TABLES = "rp"
+_KINDS = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table, whose rows and mark no single COMMIT makes visible",
+    "S": "a sequence",
+    "i": "an index",
+}
+
+
+def resolve_name(transaction: DatabaseTransaction, options: PostgresqlSinkOptions) -> TableName:
+    """Return the name of the table with its schema, whether it exists or not.
+
+    Raises:
+        OptionError: If it has no schema, and the search path neither.
+    """
+    table = find_table(transaction, options.table_name)
+    if table is not None:
+        return table.name
+    schema = options.table_name.schema or transaction.first("SELECT current_schema()")[0]
+    if schema is None:
+        raise OptionError(
+            f"{FORMAT}: 'table' = {options.table!r} has no schema, and the search_path of the user "
+            "neither: write 'schema.table'"
+        )
+    return TableName(schema, options.table_name.name)
+
+
+def check_before_start(options: PostgresqlSinkOptions, rows: pa.Schema) -> None:
+    """Refuse what `prepare_table` and `fit_rows` would refuse, and create nothing. Planner.
+
+    Raises:
+        OptionError, SchemaError: As these.
+    """
+    with open_transaction(options, f"read table {options.table_name}", reads=True) as reading:
+        name = resolve_name(reading, options)
+        table = check_table(find_table(reading, name), options)
+    if table is not None:
+        fit_rows(rows, table)
+    else:
+        _creation(name, options, rows)
+
+
+def prepare_table(options: PostgresqlSinkOptions, rows: pa.Schema) -> Table:
+    """Return the table, after its creation if it is missing. Planner.
+
+    It also creates the table of marks. Nothing is created if the rows do not fit.
+
+    Args:
+        options: The options of the sink.
+        rows: The columns for the table.
+
+    Raises:
+        StorageError: If the server cannot be reached, or refuses the creation.
+        OptionError, SchemaError: As `check_table` and `fit_rows`.
+    """
+    action = f"create or read table {options.table_name}"
+    with open_transaction(options, action) as transaction:
+        table = _create_table(transaction, options, rows)
+        fit_rows(rows, table)
+        transaction.commit()
+    return table
+
+
+def _create_table(
+    transaction: DatabaseTransaction, options: PostgresqlSinkOptions, rows: pa.Schema
+) -> Table:
+    """Return the table, after its creation if it is missing, and create the table of marks.
+
+    Raises:
+        OptionError: If the table is missing and must not be created, or is no table.
+        SchemaError: If the rows have no column, or one that PostgreSQL has no type for.
+    """
+    name = resolve_name(transaction, options)
+    table = check_table(find_table(transaction, name), options)
+    if table is None:
+        transaction.run(_creation(name, options, rows))
+        table = find_table(transaction, name)
+    assert table is not None, name
+    marks = Marks(name)
+    if not marks.exist(transaction):
+        marks.create(transaction)
+    return table
+
+
+def check_table(table: Table | None, options: PostgresqlSinkOptions) -> Table | None:
+    """Refuse a table that the sink cannot write.
+
+    Raises:
+        OptionError: If it is missing and must not be created, or is no table, or an upsert has no
+            unique index.
+    """
+    if table is None:
+        if options.create_table == "never":
+            raise OptionError(
+                f"{FORMAT}: table {options.table_name} does not exist, and 'createTable' is "
+                "'never': create it, or correct 'table' (letters without quotes are lower case)"
+            )
+        return None
+    if table.kind not in _TABLES:
+        kind = _KINDS.get(table.kind, "no table")
+        raise OptionError(f"{FORMAT}: {table.name} is {kind}: name a table")
+    if table.name.name == MARKS:
+        raise OptionError(f"{FORMAT}: {table.name} is the table of committed epochs: name another")
+    if options.mode == "upsert":
+        _check_key(table, options)
+    return table
+
+
+def _check_key(table: Table, options: PostgresqlSinkOptions) -> None:
+    names = [column.name for column in table.columns]
+    found = dict(zip(options.key_columns, places(options.key_columns, names), strict=True))
+    for name, place in found.items():
+        if place is None:
+            hint = did_you_mean(name, names, f"there are {', '.join(names)}")
+            raise OptionError(f"{FORMAT}: 'keyColumns' names {name!r}, which is no column; {hint}")
+    keys = [names[place] for place in found.values() if place is not None]
+    if frozenset(keys) not in table.unique_keys:
+        raise OptionError(
+            f"{FORMAT}: table {table.name} has no unique index on {', '.join(keys)}, without which "
+            "an upsert reads the whole table, and two writers add one key twice: create it, as "
+            f"with CREATE UNIQUE INDEX ON {table.name.sql} ({', '.join(map(quote, keys))})"
+        )
+
+
+def _creation(name: TableName, options: PostgresqlSinkOptions, rows: pa.Schema) -> str:
+    if not rows.names:
+        raise SchemaError(f"{FORMAT}: the rows have no columns: table {name} cannot be created")
+    for column in rows.names:
+        try:
+            check_length(column)
+        except ValueError as error:
+            raise SchemaError(f"{FORMAT}: column {error}") from None
+    if (same := twins(rows.names)) is not None:
+        raise SchemaError(
+            f"{FORMAT}: the columns {same[0]!r} and {same[1]!r} differ only in case: rename one"
+        )
+    columns = [f"{quote(field.name)} {column_type(field)}" for field in rows]
+    if options.mode == "upsert":
+        found = places(options.key_columns, rows.names)
+        keys = [quote(rows.names[place]) for place in found if place is not None]
+        columns.append(f"PRIMARY KEY ({', '.join(keys)})")
+    return f"CREATE TABLE {name.sql} ({', '.join(columns)})"
+
+
+def fit_rows(rows: pa.Schema, table: Table) -> tuple[StagedColumn, ...]:
+    """Return how each column of the rows is stored in the table.
+
+    Raises:
+        SchemaError: If a column is missing, does not fit, or is one that PostgreSQL fills.
+    """
+    names = [column.name for column in table.columns]
+    fitted = []
+    for field, place in zip(rows, places(rows.names, names), strict=True):
+        if place is None:
+            hint = did_you_mean(field.name, names, f"there are {', '.join(names)}")
+            raise SchemaError(
+                f"{FORMAT}: table {table.name} has no column {field.name!r}; {hint}. Drop it from "
+                "the rows, or add it to the table"
+            )
+        fitted.append(_fit(field, table.columns[place], table))
+    targets = {column.target for column in fitted}
+    for column in table.columns:
+        if column.is_required and not column.is_generated and column.name not in targets:
+            raise SchemaError(
+                f"{FORMAT}: the rows have no column {column.name!r}, which is NOT NULL without a "
+                f"default in table {table.name}: add it to the rows, or a default to the table"
+            )
+    return tuple(fitted)
+
+
+def _fit(field: pa.Field, column: TableColumn, table: Table) -> StagedColumn:
+    if column.is_generated:
+        raise SchemaError(
+            f"{FORMAT}: column {column.name!r} of table {table.name} is GENERATED ALWAYS, so only "
+            "PostgreSQL gives it values: drop it from the rows"
+        )
+    return fit_column(field, column)
+
+
+def staging_schema(options: PostgresqlSinkOptions, table: TableName) -> str:
+    """Return the schema of staging tables."""
+    if options.staging_schema is None:
+        return str(table.schema)
+    return TableName.parse(options.staging_schema).name

@@ -1,0 +1,112 @@
+"""``krishiv-postgresql`` as a sink: exactly once, by one COMMIT of an epoch's rows and mark.
+
+Each task copies its rows into a separate staging table. The driver moves them into the table in one
+transaction, which also records the epoch (`Marks`). The unit of parallelism is Spark's task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.postgresql.options import FORMAT
+from krishiv_spark.sinks.base import Guarantee, OutputMode, Ownership, Task, Writer
+from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
+
+if TYPE_CHECKING:
+    from krishiv_spark.postgresql.catalog import Table
+    from krishiv_spark.sinks.postgresql.staging_tables import StagedTable, StagingPlan
+    from krishiv_spark.sinks.postgresql.table_committer import PostgresqlCommitter
+    from krishiv_spark.sinks.upserts import ChangeColumns
+    from krishiv_spark.spark.query_target import QueryTarget
+
+__all__ = ["PostgresqlWriter"]
+
+
+class PostgresqlWriter(Writer["StagedTable", "StagingPlan"]):
+    """A writer of one table; an epoch is committed when PostgreSQL commits its transaction."""
+
+    options_type = PostgresqlSinkOptions
+    guarantee = Guarantee.EXACTLY_ONCE
+    options: PostgresqlSinkOptions
+
+    def check(self) -> None:
+        """Planner: create the table if it is missing, and check that the rows fit it."""
+        from krishiv_spark.sinks.postgresql.target import fit_rows
+
+        fit_rows(self._rows, self._table)
+
+    def check_start(self) -> None:
+        """Planner: check as `check`, and create nothing."""
+        from krishiv_spark.sinks.postgresql.target import check_before_start
+
+        check_before_start(self.options, self._rows)
+
+    def plan(self, ownership: Ownership[StagedTable] | None) -> StagingPlan:
+        """Planner: return the columns of the staging tables."""
+        from krishiv_spark.sinks.postgresql.staging_tables import StagingPlan
+        from krishiv_spark.sinks.postgresql.target import fit_rows, staging_schema
+
+        del ownership
+        name = self._table.name
+        columns = fit_rows(self._rows, self._table)
+        schema = staging_schema(self.options, name)
+        return StagingPlan(schema, str(name), columns, self._changes)
+
+    def describe_target(self) -> QueryTarget:
+        """Driver: describe the table by its name and the address of its database."""
+        from krishiv_spark.spark.query_target import QueryTarget
+
+        options = self.options
+        name = f"{options.table_name} in {options.address()}"
+        return QueryTarget.of(FORMAT, name, None, options.secrets())
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], task: Task, plan: StagingPlan
+    ) -> StagedTable | None:
+        """Executor: copy the rows into a table that only this attempt uses."""
+        from krishiv_spark.sinks.postgresql.staging_tables import stage_rows
+
+        return stage_rows(self.options, plan, batches, task)
+
+    def committer(self) -> PostgresqlCommitter:
+        """Driver: return the committer of the table."""
+        from krishiv_spark.sinks.postgresql.table_committer import PostgresqlCommitter
+
+        return PostgresqlCommitter(self.options, self.mode)
+
+    @cached_property
+    def _rows(self) -> pa.Schema:
+        """The columns for the table.
+
+        Raises:
+            OptionError: If the options contradict the output mode.
+        """
+        upsert = self._changes
+        if upsert is None:
+            return self.schema
+        if self.mode is OutputMode.REPLACE:
+            raise OptionError(f"{FORMAT}: 'mode' = 'upsert' cannot replace the whole table")
+        upsert.check(self.schema)
+        return upsert.without_op(self.schema)
+
+    @cached_property
+    def _changes(self) -> ChangeColumns | None:
+        """The columns by which rows change others; None if rows are only added."""
+        if self.options.mode == "append":
+            return None
+        from krishiv_spark.sinks.postgresql.staging_tables import PostgresqlChanges
+
+        options = self.options
+        return PostgresqlChanges(options.key_columns, options.op_column, options.order_column)
+
+    @cached_property
+    def _table(self) -> Table:
+        """The table, which is created on first use. Planner."""
+        from krishiv_spark.sinks.postgresql.target import prepare_table
+
+        return prepare_table(self.options, self._rows)

@@ -1,0 +1,355 @@
+"""The PostgreSQL sink against a real server, role by role, without Spark."""
+
+import datetime as dt
+from decimal import Decimal
+
+import psycopg
+import pyarrow as pa
+import pytest
+from pg_onlooker import Database
+from pg_server import open_killable
+from postgres import find_programs
+
+from krishiv_spark.errors import CommitRejected, Fenced, OptionError, SchemaError, StorageError
+from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
+from krishiv_spark.sinks.postgresql.writer import PostgresqlWriter
+
+QUERY = "8503b910-b624-45a4-85db-fcb79eac7740"
+FORMAT = "krishiv-postgresql"
+
+
+@pytest.fixture(scope="module")
+def server():
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    with open_killable(programs, synchronous_commit="off") as server:
+        yield server
+
+
+@pytest.fixture
+def database(server) -> Database:
+    server.database.run("DROP SCHEMA public CASCADE")
+    server.database.run("CREATE SCHEMA public")
+    return server.database
+
+
+def make_writer(database, schema, *, output=OutputMode.APPEND, table="orders", **options):
+    given = database.options(table=table, lockTimeout="500 ms", commitTimeout="2 s", **options)
+    return PostgresqlWriter(PostgresqlSinkOptions.parse(given, FORMAT), schema, output)
+
+
+def stage(writer, *batches, epoch=0, partition=0):
+    writer.check()
+    task = Task(QUERY, epoch, partition, attempt=0)
+    return writer.stage(iter(batches), task, writer.plan(None))
+
+
+def write(writer, rows, epoch=0):
+    staged = [stage(writer, *rows.to_batches(), epoch=epoch)]
+    writer.committer().publish(Epoch(QUERY, epoch), [each for each in staged if each])
+
+
+def ids(database, table="orders"):
+    return [row[0] for row in database.run(f"SELECT id FROM {table} ORDER BY id")]
+
+
+ROWS = pa.table({"id": pa.array([1, 2, 3]), "name": ["a", None, 'c"\\\n,']})
+
+
+def test_a_crash_between_stage_and_commit_is_refused_and_staged_again(server, database):
+    writer = make_writer(database, ROWS.schema)
+    staged = [stage(writer, *ROWS.to_batches())]
+    server.restart()  # empties UNLOGGED tables
+    with pytest.raises(CommitRejected, match="restarted after a crash"):
+        writer.committer().publish(Epoch(QUERY, 0), staged)
+    assert writer.committer().last_committed(QUERY) is None
+    write(make_writer(database, ROWS.schema), ROWS)
+    assert ids(database) == [1, 2, 3]
+
+
+def test_an_epoch_is_committed_once(database):
+    writer = make_writer(database, ROWS.schema)
+    staged = [stage(writer, *ROWS.to_batches())]
+    again = [stage(writer, *ROWS.to_batches())]
+    writer.committer().publish(Epoch(QUERY, 0), staged)
+    with pytest.raises(Fenced, match="has taken over"):
+        writer.committer().publish(Epoch(QUERY, 0), again)
+    assert ids(database) == [1, 2, 3]
+
+
+def test_a_driver_that_slept_through_later_epochs_is_refused(database):
+    writer = make_writer(database, ROWS.schema)
+    old = [stage(writer, *ROWS.to_batches())]
+    for epoch in range(3):
+        write(make_writer(database, ROWS.schema), ROWS.slice(0, 1), epoch)
+    with pytest.raises((Fenced, CommitRejected)):
+        writer.committer().publish(Epoch(QUERY, 0), old)
+    assert ids(database) == [1, 1, 1]
+
+
+def test_commits_are_durable_although_the_server_does_not_wait_for_its_log(database):
+    """With synchronous_commit = off, a crash would lose an acknowledged epoch."""
+    database.run("CREATE TABLE orders (id bigint, name text)")
+    database.run(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "NEW.name := current_setting('synchronous_commit'); RETURN NEW; END $$"
+    )
+    database.run("CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION note()")
+    write(make_writer(database, ROWS.schema), ROWS)
+    assert database.run("SELECT DISTINCT name FROM orders") == [("on",)]
+
+
+class Cut(psycopg.OperationalError):
+    """The connection broke after COMMIT was sent."""
+
+
+@pytest.mark.parametrize("has_happened", [True, False])
+def test_a_lost_answer_of_commit_is_looked_up(database, monkeypatch, has_happened):
+    commit = psycopg.Connection.commit
+
+    def cut(connection):
+        if has_happened:
+            commit(connection)
+        raise Cut("server closed the connection unexpectedly")
+
+    writer = make_writer(database, ROWS.schema)
+    staged = [stage(writer, *ROWS.to_batches())]
+    monkeypatch.setattr(psycopg.Connection, "commit", cut)
+    if has_happened:
+        writer.committer().publish(Epoch(QUERY, 0), staged)
+    else:
+        with pytest.raises(CommitRejected, match="was not committed"):
+            writer.committer().publish(Epoch(QUERY, 0), staged)
+    monkeypatch.undo()
+    assert ids(database) == ([1, 2, 3] if has_happened else [])
+
+
+def test_values_reach_columns_of_other_types(database):
+    database.run("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    database.run("CREATE DOMAIN short AS varchar(5) CHECK (VALUE <> 'no')")
+    database.run(
+        "CREATE TABLE orders (n integer, price numeric(10,2), at timestamptz(3), u uuid, j jsonb, "
+        "m mood, d short, days date[], us uuid[], id bigint GENERATED ALWAYS AS IDENTITY, "
+        "twice bigint GENERATED ALWAYS AS (n * 2) STORED, made timestamptz DEFAULT now())"
+    )
+    uuid = "6f5dc7c9-7943-4d4c-ac84-577b55992ff0"
+    at = dt.datetime(2024, 2, 29, 12, 0, 0, 123000, dt.timezone.utc)
+    row = {
+        "n": 7,
+        "price": Decimal("-12.50"),
+        "at": at,
+        "u": uuid,
+        "j": '{"a": [1, null]}',
+        "m": "ok",
+        "d": "yes",
+        "days": [dt.date(2024, 1, 1), None],
+        "us": [uuid],
+    }
+    schema = pa.schema(
+        [
+            ("n", pa.int64()),
+            ("price", pa.decimal128(12, 2)),
+            ("at", pa.timestamp("us", "UTC")),
+            *((name, pa.string()) for name in ("u", "j", "m", "d")),
+            ("days", pa.list_(pa.date32())),
+            ("us", pa.list_(pa.string())),
+        ]
+    )
+    rows = pa.Table.from_pylist([row, {"n": 8, "days": [], "us": None}], schema)
+    write(make_writer(database, schema), rows)
+    (first,) = database.run(
+        "SELECT n, price, at, u::text, j, m::text, d, days, us::text[], twice FROM orders WHERE n=7"
+    )
+    wanted = (7, row["price"], at, uuid, {"a": [1, None]}, "ok", "yes", row["days"], [uuid], 14)
+    assert first == wanted
+    (second,) = database.run("SELECT price, days, us, made IS NULL FROM orders WHERE n = 8")
+    assert second == (None, [], None, False)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value", "reason"),
+    [
+        ("name text", pa.string(), "a\0b", r"U\+0000"),
+        ("name integer", pa.int64(), 2**31, "not in range"),
+        ("name timestamp(0)", pa.timestamp("us"), 1_700_000_000_000_005, "0 digits"),
+    ],
+)
+def test_a_value_that_does_not_fit_names_its_row(database, column, kind, value, reason):
+    database.run(f"CREATE TABLE orders (id bigint, {column})")
+    rows = pa.table({"id": [1, 2], "name": pa.array([None, value], kind)})
+    with pytest.raises(SchemaError, match=reason) as found:
+        stage(make_writer(database, rows.schema), *rows.to_batches())
+    assert "id = '2'" in str(found.value) or "not in range" in reason
+
+
+def test_a_unique_key_that_is_taken_is_named(database):
+    database.run("CREATE TABLE orders (id bigint PRIMARY KEY, name text)")
+    database.run("INSERT INTO orders VALUES (2, 'x')")
+    with pytest.raises(CommitRejected, match=r"Key \(id\)=\(2\) already exists"):
+        write(make_writer(database, ROWS.schema), ROWS)
+    assert ids(database) == [2]
+
+
+@pytest.mark.parametrize(
+    ("create", "message"),
+    [
+        ("CREATE TABLE orders (id bigint)", "has no column 'name'"),
+        (
+            "CREATE TABLE orders (id bigint, name int)",
+            "is string, and the table's column is integer",
+        ),
+        (
+            "CREATE TABLE orders (id bigint, name text, x int NOT NULL)",
+            "no column 'x', which is NOT",
+        ),
+        (
+            "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY, name text)",
+            "GENERATED ALWAYS",
+        ),
+        ("CREATE VIEW orders AS SELECT 1 AS id, 'x' AS name", "is a view"),
+        ("CREATE TABLE orders (id real, name text)", "cannot hold every such value"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_before_a_row_moves(database, create, message):
+    database.run(create)
+    with pytest.raises((OptionError, SchemaError), match=message):
+        make_writer(database, ROWS.schema).check()
+    with pytest.raises((OptionError, SchemaError), match=message):
+        make_writer(database, ROWS.schema).check_start()
+
+
+def test_a_check_before_the_start_creates_nothing(database):
+    make_writer(database, ROWS.schema).check_start()
+    assert (
+        database.run("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace")
+        == []
+    )
+
+
+def test_partitioned_tables_and_mixed_case_names(database):
+    database.run('CREATE SCHEMA "My Shop"')
+    database.run('CREATE TABLE "My Shop"."Orders" (id bigint, "Name" text) PARTITION BY LIST (id)')
+    for number in (1, 2):
+        database.run(
+            f'CREATE TABLE "My Shop".p{number} PARTITION OF "My Shop"."Orders" '
+            f"FOR VALUES IN ({number})"
+        )
+    table = '"My Shop"."Orders"'
+    write(make_writer(database, ROWS.schema, table=table), ROWS.slice(0, 2))
+    assert ids(database, table) == [1, 2]
+    with pytest.raises(CommitRejected, match="no partition of relation"):
+        write(make_writer(database, ROWS.schema, table=table), ROWS, epoch=1)
+    assert ids(database, table) == [1, 2]
+    database.run('DROP SCHEMA "My Shop" CASCADE')
+
+
+def test_no_error_shows_the_password(database):
+    given = {
+        "url": f"postgresql://u:hunter3-secret@127.0.0.1:{database.port}/postgres",
+        "table": "t",
+    }
+    writer = PostgresqlWriter(
+        PostgresqlSinkOptions.parse(given, FORMAT), ROWS.schema, OutputMode.APPEND
+    )
+    with pytest.raises(StorageError, match="password authentication failed") as found:
+        writer.check()
+    assert "hunter3" not in str(found.value)
+    assert found.value.__cause__ is None
+
+
+def test_leftovers_of_dead_attempts_are_swept(database):
+    writer = make_writer(database, ROWS.schema)
+    for epoch in (0, 1, 5):
+        stage(writer, *ROWS.to_batches(), epoch=epoch)  # reported to nobody
+    write(make_writer(database, ROWS.schema), ROWS, epoch=1)
+    left = database.run("SELECT relname FROM pg_class WHERE relname LIKE 'krishiv_s_%'")
+    assert len(left) == 1
+    assert "_5_0_" in left[0][0]
+
+
+def test_another_epoch_of_the_same_number_is_not_taken_for_this_one(database):
+    planned = PlannedOffsets.of_rows(0, 3, 12)
+    writer = make_writer(database, ROWS.schema)
+    staged = [stage(writer, *ROWS.to_batches())]
+    writer.committer().publish(Epoch(QUERY, 0, offsets=planned), staged)
+    mark = writer.committer().last_committed(QUERY)
+    assert (mark.epoch, mark.digest) == (0, planned.digest)
+
+
+# --- upserts
+
+KEYED = {"mode": "upsert", "keyColumns": "id", "opColumn": "op"}
+
+
+def change(database, rows, epoch=0, **more):
+    write(make_writer(database, rows.schema, **KEYED, **more), rows, epoch)
+
+
+def changes(*rows, names=("op", "id", "name")):
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
+
+
+def test_the_last_change_of_a_key_wins(database):
+    change(database, changes(("c", 1, "a"), ("u", 1, "b"), ("c", 2, "x"), ("d", 2, None)))
+    assert database.run("SELECT * FROM orders") == [(1, "b")]
+    change(database, changes(("d", 1, None), ("c", 3, "z"), ("c", 1, "c")), epoch=1)
+    assert database.run("SELECT * FROM orders ORDER BY id") == [(1, "c"), (3, "z")]
+
+
+def test_the_highest_value_of_the_order_column_wins(database):
+    names = ("op", "id", "name", "at")
+    rows = changes(("u", 1, "new", "b"), ("u", 1, "old", "B"), ("u", 1, "no", None), names=names)
+    change(database, rows, orderColumn="at")
+    assert database.run("SELECT name FROM orders") == [("new",)]
+
+
+def test_an_upsert_keeps_columns_that_the_rows_lack_and_children_of_its_rows(database):
+    database.run("CREATE TABLE orders (id bigint UNIQUE, name text, note text DEFAULT 'n')")
+    database.run("CREATE TABLE parts (o bigint REFERENCES orders (id) ON DELETE CASCADE)")
+    database.run("INSERT INTO orders VALUES (1, 'a', 'kept')")
+    database.run("INSERT INTO parts VALUES (1)")
+    change(database, changes(("u", 1, "b"), ("c", 2, "c")))
+    found = database.run("SELECT * FROM orders ORDER BY id")
+    assert found == [(1, "b", "kept"), (2, "c", "n")]
+    assert database.run("SELECT * FROM parts") == [(1,)]
+
+
+def test_keys_are_compared_as_the_type_of_the_table(database):
+    database.run("CREATE TABLE orders (id uuid PRIMARY KEY, name text)")
+    uuid = "6f5dc7c9-7943-4d4c-ac84-577b55992ff0"
+    change(database, changes(("c", uuid.upper(), "a"), ("u", uuid, "b")))
+    assert database.run("SELECT id::text, name FROM orders") == [(uuid, "b")]
+
+
+@pytest.mark.parametrize(
+    ("create", "more", "message"),
+    [
+        ("CREATE TABLE orders (id bigint, name text)", {}, "CREATE UNIQUE INDEX ON"),
+        (
+            "CREATE TABLE orders (id bigint PRIMARY KEY, name text)",
+            {"keyColumns": "x"},
+            "names 'x'",
+        ),
+    ],
+)
+def test_an_upsert_that_cannot_work_is_refused(database, create, more, message):
+    database.run(create)
+    rows = changes(("c", 1, "a"))
+    with pytest.raises(OptionError, match=message):
+        make_writer(database, rows.schema, **{**KEYED, **more}).check()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [(("c", None, "a"), "key column 'id' has nulls"), (("t", 1, "a"), "column 'op' has 't'")],
+)
+def test_a_change_without_a_key_or_with_an_unknown_operation_is_refused(database, row, message):
+    rows = pa.Table.from_pylist(
+        [dict(zip(("op", "id", "name"), row, strict=True))],
+        pa.schema([("op", pa.string()), ("id", pa.int64()), ("name", pa.string())]),
+    )
+    with pytest.raises(SchemaError, match=message):
+        change(database, rows)

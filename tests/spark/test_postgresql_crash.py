@@ -1,0 +1,49 @@
+"""A stream into PostgreSQL; its driver, its Python workers and the server are killed."""
+
+from pathlib import Path
+
+import pytest
+from killers import Killer
+from pg_server import open_killable
+from postgres import find_programs
+from tables import make_input
+
+FILES, ROWS = 60, 50
+
+
+@pytest.fixture
+def server():
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    with open_killable(programs) as server:
+        yield server
+
+
+@pytest.fixture
+def job(server, tmp_path: Path) -> dict[str, object]:
+    return {
+        "source": str(tmp_path / "in"),
+        "table": "",
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "format": "krishiv-postgresql",
+        "sink_options": server.database.options(table="rows"),
+        "conf": {"spark.master": "local[2,8]"},  # a task whose worker was killed is tried again
+    }
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize(
+    ("files", "kills"),
+    [(FILES, 3), pytest.param(4 * FILES, 30, marks=pytest.mark.long)],  # the same, for longer
+)
+def test_kills_of_driver_workers_and_server_lose_and_repeat_nothing(server, job, files, kills):
+    make_input(Path(job["source"]), files, ROWS)
+    more = {"server": server.restart}
+    Killer("stream_copy.py", job, sign="STARTED", pauses=(0.0, 2.5), more=more).run(kills)
+    total = files * ROWS
+    ((rows, distinct, added),) = server.database.run(
+        "SELECT count(*), count(DISTINCT id), sum(id) FROM rows"
+    )
+    assert (rows, distinct, added) == (total, total, total * (total - 1) // 2)

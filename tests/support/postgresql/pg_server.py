@@ -1,0 +1,73 @@
+"""A server of PostgreSQL that a test kills and starts again."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+from pg_onlooker import Database
+from postgres import _SETTINGS, _await, _make, dying_with_us, other_user
+from tenacity import retry, stop_after_delay, wait_fixed
+
+from krishiv_spark.kafka.dev.clusters import free_ports
+
+
+class KillableServer:
+    """A server whose postmaster dies without a warning, as in a crash of its machine.
+
+    Args:
+        programs: Folder of PostgreSQL's programs.
+        folder: A new folder, of the user that runs the server.
+        settings: Settings of the server.
+    """
+
+    def __init__(self, programs: Path, folder: Path, settings: Mapping[str, str]) -> None:
+        (port,) = free_ports(1)
+        self.database = Database(port)
+        self.folder = folder
+        self._programs = programs
+        self._settings = {**_SETTINGS, **settings, "port": str(port)}
+        _make(programs, folder)
+        self.start()
+
+    @retry(stop=stop_after_delay(60), wait=wait_fixed(0.2), reraise=True)
+    def start(self) -> None:
+        """Start it; memory of a killed one may still be in use for a moment."""
+        options = [part for k, v in self._settings.items() for part in ("-c", f"{k}={v}")]
+        command = [str(self._programs / "postgres"), "-D", str(self.folder / "data"), *options]
+        with (self.folder / "log").open("ab") as out:
+            self._process = subprocess.Popen(
+                [*dying_with_us(), *command], stdout=out, stderr=out, **other_user(self.folder)
+            )
+        _await(str(self.database.port), self._process, self.folder / "log")
+
+    def kill(self) -> None:
+        """Kill the postmaster and all backends at once."""
+        family = [self._process.pid]
+        family += [each.pid for each in psutil.Process(self._process.pid).children(recursive=True)]
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+
+    def restart(self) -> None:
+        self.kill()
+        time.sleep(0.1)
+        self.start()
+
+
+@contextmanager
+def open_killable(programs: Path, **settings: str) -> Iterator[KillableServer]:
+    """A server that is killed at the end."""
+    root = "/tmp" if os.geteuid() == 0 else None  # what pytest makes is closed to other users
+    with tempfile.TemporaryDirectory(prefix="krishiv-postgres-", dir=root) as name:
+        server = KillableServer(programs, Path(name), settings)
+        try:
+            yield server
+        finally:
+            server.kill()
