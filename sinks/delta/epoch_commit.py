@@ -1,8 +1,8 @@
 """The commits of epochs to a table: one version for each, with Delta's own mark. Driver.
 
-The library's retry of a commit does not read the marks again, so two drivers of one query would
-both add their rows. Here, the log is read before each attempt, and an attempt can only become the
-version after the one that was read. `DeltaCommit._commit_version` is the linearization point.
+The library commits a mark that the table has already: a driver that repeats an epoch would add its
+rows twice. Here, the log is read before each attempt, and an attempt can only become the version
+after the one that was read. `DeltaCommit._commit_version` is the linearization point.
 
 The mark is the action `txn` of the query, as delta-spark writes it for ``foreachBatch`` and for its
 own streaming sink. It has a number only. A second `txn` contains the version of the commit, whose
@@ -130,8 +130,9 @@ class DeltaCommitter(TwoPhaseCommitter[StagedDeltaFiles]):
         table = find_table(self._options)
         if table is None:
             return set()
+        # The library lists paths as the log has them, which is encoded.
         named = pa.table(table.get_add_actions()).column("path").to_pylist()
-        return {*named, *_list_recent(self._options, table.version())}
+        return {*map(unquote, named), *_list_recent(self._options, table.version())}
 
 
 _RECENT = 20

@@ -164,6 +164,18 @@ def test_a_discard_keeps_files_that_a_version_has_named(folder):
     assert DeltaTable(str(folder), version=1).to_pyarrow_table().num_rows == 10
 
 
+def test_a_discard_keeps_files_whose_paths_are_encoded_in_the_log(folder):
+    life = DeltaLife(folder, partitionBy="text")
+    rows = pa.table({"id": [1], "text": ["a/b=c d%é"]})
+    staged = life.stage(0, rows)
+    life.publish(0, staged, rows)
+    other = DeltaLife(folder, query="other")
+    for epoch in range(25):  # more than the commits that are read one by one
+        other.epoch(epoch, rows)
+    life.writer(rows).committer().discard(staged)
+    assert rows_of(folder).num_rows == 26
+
+
 # --- what an epoch does
 
 
