@@ -213,12 +213,23 @@ class DeltaDataSource(KrishivDataSource):
     """``krishiv-delta``: tables of Delta Lake, with Delta's own marks of epochs."""
 
     format_name = "krishiv-delta"
+    reader_type = later("krishiv_spark.sources.delta.reader", "DeltaReader")
     writer_type = later("krishiv_spark.sinks.delta.writer", "DeltaWriter")
     copy_note = (
         "starts without a committed epoch, which is stored by the query's id: use a separate "
         "table, or both queries write the rows after epoch {epoch} into one"
     )
     preloads = ("deltalake",)
+
+    @override
+    @classmethod
+    def describe_offset(cls, offset: Mapping[str, Any]) -> str:
+        if "at" in offset:
+            return f"before its first batch, at {offset['at']}"
+        spot = offset["spot"]
+        inside = f", {spot['file']} of its files" if spot.get("file") is not None else ""
+        load = " of the first load" if spot.get("scan") else ""
+        return f"table {offset['table']}, version {spot['version']}{inside}{load}"
 
     @override
     @classmethod

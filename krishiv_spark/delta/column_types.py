@@ -22,7 +22,14 @@ from krishiv_spark.errors import SchemaError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["digest_layout", "read_columns", "read_fields", "to_delta_columns", "to_schema_json"]
+__all__ = [
+    "digest_layout",
+    "parse_columns",
+    "read_columns",
+    "read_fields",
+    "to_delta_columns",
+    "to_schema_json",
+]
 
 _NAMES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -54,7 +61,16 @@ def read_columns(table: DeltaTable) -> pa.Schema:
     Raises:
         SchemaError: If one has a type that Spark's rows cannot carry.
     """
-    return pa.schema([_to_field(field, field["name"]) for field in read_fields(table)])
+    return parse_columns(table.schema().to_json())
+
+
+def parse_columns(text: str) -> pa.Schema:
+    """Return the columns of the JSON of a schema.
+
+    Raises:
+        SchemaError: As `read_columns`.
+    """
+    return pa.schema([_to_field(field, field["name"]) for field in json.loads(text)["fields"]])
 
 
 def digest_layout(table: DeltaTable) -> str:

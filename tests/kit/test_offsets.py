@@ -4,6 +4,7 @@ from pathlib import Path
 
 from krishiv_spark.offsets import Start, Watermark
 from krishiv_spark.sources.chain.reader import ChainOffset
+from krishiv_spark.sources.delta.offset import DeltaOffset, DeltaPosition
 from krishiv_spark.sources.iceberg.offset import IcebergOffset, StreamingOffset
 from krishiv_spark.sources.kafka.offset import KafkaOffset
 from krishiv_spark.sources.memory.reader import MemoryOffset
@@ -40,6 +41,19 @@ class TestParquetOffset(OffsetConformance):
                 epochs_in="2d" * 16,
                 stream="s",
             ),
+        ]
+
+
+class TestDeltaOffset(OffsetConformance):
+    golden = GOLDEN
+
+    def offsets(self):
+        inside = DeltaPosition(version=7, file=2, scan=True)
+        return [
+            DeltaOffset(at="current"),
+            DeltaOffset(table="a", spot=inside, began=inside.model_copy(update={"file": 0})),
+            DeltaOffset(table="a", spot=DeltaPosition(version=7, file=2)),
+            DeltaOffset(table="a", spot=DeltaPosition(version=-1)),
         ]
 
 

@@ -1,0 +1,1 @@
+"""Reading tables of Delta Lake, and all that this alone needs."""

@@ -1,0 +1,201 @@
+"""The files of a table: all of a version, or those that a version adds. Driver.
+
+A version never changes, so the files of two offsets are the same in each replay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pyarrow as pa
+
+from krishiv_spark.delta.column_types import parse_columns
+from krishiv_spark.delta.commit_log import list_actions, read_commit
+from krishiv_spark.delta.opening import explain_errors
+from krishiv_spark.delta.options import FORMAT, DeltaOptions
+from krishiv_spark.delta.partition_texts import from_text
+from krishiv_spark.errors import DataLossError, OffsetError, StorageError
+from krishiv_spark.storage.paths import check_name_within
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["DeltaFile", "VersionChanges", "list_snapshot", "read_changes", "read_snapshot_table"]
+
+
+@dataclass(frozen=True)
+class DeltaFile:
+    """A file of a table.
+
+    Attributes:
+        path: Its path within the table.
+        size: Bytes.
+        rows: Number of its rows by the log; None if it is not known.
+        constants: Names and values of partition columns.
+        deleted: Positions of deleted rows, ascending, as bytes of int64; None for none.
+    """
+
+    path: str
+    size: int
+    rows: int | None
+    constants: tuple[tuple[str, pa.Scalar], ...]
+    deleted: bytes | None = None
+
+
+def read_snapshot_table(table: DeltaTable) -> pa.Table:
+    """Return the files of a version with their statistics, in a permanent order."""
+    found = pa.table(table.get_add_actions())
+    # The names of a table's columns are in structs, so that these two are unique.
+    return found.sort_by([("modification_time", "ascending"), ("path", "ascending")])
+
+
+def list_snapshot(options: DeltaOptions, table: DeltaTable, found: pa.Table) -> list[DeltaFile]:
+    """Return the files of a version.
+
+    Args:
+        options: Name the table.
+        table: The table at that version.
+        found: All files, or some of them, from `read_snapshot_table`.
+
+    Raises:
+        OffsetError: If a file is outside of the table.
+        StorageError: If the deleted rows cannot be assigned to files.
+    """
+    deleted = _read_deleted(options, table)
+    has_partition = "partition" in found.column_names
+    columns = ("path", "size_bytes", "num_records")
+    rows = zip(*(found.column(name).to_pylist() for name in columns), strict=True)
+    files = []
+    for number, (encoded, size, count) in enumerate(rows):
+        path = unquote(encoded)  # the library lists it as the log has it
+        constants = _to_constants(found.column("partition")[number]) if has_partition else ()
+        gone = deleted.get(path)
+        files.append(DeltaFile(_check_path(options, path), size, count, constants, gone))
+    return files
+
+
+def _to_constants(values: pa.StructScalar) -> tuple[tuple[str, pa.Scalar], ...]:
+    return tuple(values.items())
+
+
+def _check_path(options: DeltaOptions, path: str) -> str:
+    """Refuse a file outside of the table: another user may have written the log.
+
+    Raises:
+        OffsetError: If its path leads elsewhere, as in a shallow clone.
+    """
+    try:
+        if urlsplit(path).scheme:
+            raise ValueError("it is a URL")
+        return check_name_within(path)
+    except ValueError as error:
+        raise OffsetError(
+            f"{FORMAT}: the log of {options.path} names the file {path!r}, which is not within the "
+            f"table: {error}. Shallow clones and tables with files elsewhere cannot be read; use "
+            "delta-spark for it"
+        ) from error
+
+
+def _read_deleted(options: DeltaOptions, table: DeltaTable) -> dict[str, bytes]:
+    """Return the positions of deleted rows by the file's path within the table.
+
+    Raises:
+        StorageError: If they cannot be read, or belong to a file that is not there.
+    """
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return {}
+    with explain_errors(options, "read the deletion vectors of"):
+        vectors = pa.table(table.deletion_vectors())
+    root = options.url.path.strip("/") + "/"
+    found: dict[str, bytes] = {}
+    pairs = zip(vectors.column("filepath"), vectors.column("selection_vector"), strict=True)
+    for place, keeps in pairs:
+        path = unquote(urlsplit(place.as_py()).path).lstrip("/")
+        kept = np.asarray(keeps.values.to_numpy(zero_copy_only=False), dtype=bool)
+        if not path.startswith(root):
+            raise StorageError(
+                f"{FORMAT}: deleted rows of {options.path} belong to {path}, which is not within "
+                "the table: no row was read; use delta-spark for it"
+            )
+        found[path.removeprefix(root)] = np.flatnonzero(~kept).astype(np.int64).tobytes()
+    return found
+
+
+# --- one version
+
+
+@dataclass(frozen=True)
+class VersionChanges:
+    """The changes of one version.
+
+    Attributes:
+        kind: "append" if it only adds rows, "delete" if it only deletes them, "change" if it does
+            both, "none" if the rows stay the same, as in a compaction.
+        adds: The actions of the files that it adds with new rows.
+        columns: The columns that it gives the table; None if it leaves them.
+    """
+
+    kind: Literal["append", "delete", "change", "none"]
+    adds: Sequence[Mapping[str, Any]] = ()
+    columns: pa.Schema | None = None
+
+    def list_files(
+        self, options: DeltaOptions, columns: pa.Schema, deleted: Mapping[str, bytes]
+    ) -> Iterator[DeltaFile]:
+        """Yield the files, in the order of the log."""
+        for add in self.adds:
+            path = _check_path(options, unquote(add["path"]))
+            constants = tuple(
+                (name, from_text(text, columns.field(name), path))
+                for name, text in (add.get("partitionValues") or {}).items()
+                if name in columns.names
+            )
+            rows = json.loads(add.get("stats") or "{}").get("numRecords")
+            yield DeltaFile(path, add["size"], rows, constants, deleted.get(path))
+
+    @property
+    def has_deleted(self) -> bool:
+        """True if a file that it adds has deleted rows."""
+        return any(add.get("deletionVector") for add in self.adds)
+
+
+def read_changes(options: DeltaOptions, version: int) -> VersionChanges:
+    """Return the changes of a version.
+
+    Raises:
+        DataLossError: If the log does not have it any more.
+        OffsetError: If it is damaged.
+        StorageError: If it cannot be read.
+    """
+    commit = read_commit(options, version)
+    if commit is None:
+        raise DataLossError(
+            f"{FORMAT}: version {version} of {options.path} is not in the log any more: it was "
+            "cleaned up before it was read ('delta.logRetentionDuration'). Start with another "
+            "checkpoint, and keep the log for longer than a query may be down"
+        )
+    adds, removes, columns = [], 0, None
+    try:
+        for kind, body in list_actions(commit):
+            if kind == "add" and body["dataChange"]:
+                adds.append(body)
+            elif kind == "remove" and body["dataChange"]:
+                removes += 1
+            elif kind == "metaData":
+                columns = parse_columns(body["schemaString"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise OffsetError(
+            f"{FORMAT}: version {version} of {options.path} is damaged: {error}. Restore "
+            "the file of the log"
+        ) from error
+    kinds: dict[tuple[bool, bool], Literal["append", "delete", "change", "none"]] = {
+        (True, False): "append",
+        (False, True): "delete",
+        (True, True): "change",
+    }
+    return VersionChanges(kinds.get((bool(adds), removes > 0), "none"), adds, columns)

@@ -1,0 +1,32 @@
+"""``krishiv-delta`` as a source, under the kit: versions are written without the library."""
+
+import errno
+
+import pyarrow as pa
+import pytest
+from delta_reader import LogWriter
+
+from krishiv_spark.formats import DeltaDataSource
+from krishiv_spark.testing import OUTSIDE, ROW_SCHEMA, Look, SourceConformance, SourceUnderTest
+from krishiv_spark.testing.rows import columns
+
+
+def io_error(text):
+    return OSError(errno.EIO, text)
+
+
+@pytest.mark.core_cases
+class TestDeltaSource(SourceConformance):
+    random_sequences = 30
+
+    def source(self, folder):
+        table = LogWriter(folder / "table", ROW_SCHEMA)
+        return SourceUnderTest(
+            source=DeltaDataSource,
+            options={"path": str(folder / "table")},
+            add=lambda rows: table.append(pa.table(columns(ROW_SCHEMA, rows), schema=ROW_SCHEMA)),
+            any_value=("text",),
+            latest={"startingVersion": "latest"},
+            small_tasks={"maxPartitionBytes": "1"},
+            outside={**OUTSIDE, "deltalake.table:DeltaTable.__init__": Look(io_error)},
+        )

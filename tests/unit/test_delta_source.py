@@ -1,0 +1,295 @@
+"""The Delta source against real tables: versions, deletes, conditions, features."""
+
+import datetime as dt
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from delta_life import DeltaLife, numbered
+from delta_reader import LogWriter
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from krishiv_spark.errors import DataLossError, OffsetError, OptionError, SchemaError
+from krishiv_spark.sources.base import UNLIMITED, Limit
+from krishiv_spark.sources.delta.reader import DeltaReader
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "a b#c%@" / "tablé"
+
+
+def reader(folder, *, streaming=True, schema=None, **given):
+    options = DeltaReader.options_type.parse({"path": str(folder), **given}, "krishiv-delta")
+    return DeltaReader(options, schema, streaming=streaming)
+
+
+def rows_between(one, start, end):
+    batches = [batch for task in one.plan(start, end) for batch in one.read(task)]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def follow(one, start=None, limit=UNLIMITED):
+    """All rows of a stream, and its last offset."""
+    start, rows = start or one.initial(), []
+    while (end := one.latest(start, limit)) != start:
+        rows += rows_between(one, start, end)
+        start = end
+    return rows, start
+
+
+def read(folder, *filters, **given):
+    one = reader(folder, streaming=False, **given)
+    one.push(filters)
+    start = one.initial()
+    end = one.latest(start, UNLIMITED)
+    return rows_between(one, start, end), one.plan(start, end)
+
+
+def ids(rows):
+    return sorted(row["id"] for row in rows)
+
+
+# --- versions
+
+
+def test_a_batch_travels_in_time(folder):
+    life = DeltaLife(folder)
+    for epoch in range(3):
+        life.epoch(epoch, numbered(epoch, 1))
+    assert ids(read(folder)[0]) == [0, 1, 2]
+    assert ids(read(folder, versionAsOf="2")[0]) == [0, 1]
+    log = folder / "_delta_log"
+    first = json.loads((log / f"{1:020}.json").read_text().splitlines()[0])
+    assert ids(read(folder, timestampAsOf=str(first["commitInfo"]["timestamp"]))[0])[0] == 0
+    with pytest.raises(Exception, match="9"):
+        read(folder, versionAsOf="9")
+
+
+@pytest.mark.parametrize("limit", [UNLIMITED, Limit(files=1), Limit(rows=1), Limit(bytes=1)])
+def test_a_stream_reads_each_row_once(folder, limit):
+    life = DeltaLife(folder)
+    life.epoch(0, numbered(0, 5), tasks=3)
+    life.epoch(1, numbered(5, 5), tasks=2)
+    one = reader(folder)
+    rows, end = follow(one, limit=limit)
+    assert ids(rows) == [*range(10)]
+    life.epoch(2, numbered(10, 3), tasks=3)
+    more, end = follow(reader(folder), end, limit)
+    assert ids(more) == [10, 11, 12]
+    assert follow(reader(folder), end) == ([], end)
+
+
+@pytest.mark.parametrize(
+    ("start", "wanted"), [("0", [0, 1, 2]), ("2", [1, 2]), ("3", [2]), ("4", []), ("latest", [])]
+)
+def test_a_stream_starts_at_a_version(folder, start, wanted):
+    life = DeltaLife(folder)
+    for epoch in range(3):
+        life.epoch(epoch, numbered(epoch, 1))
+    one = reader(folder, startingVersion=start)
+    rows, end = follow(one)
+    assert ids(rows) == wanted
+    life.epoch(3, numbered(9, 1))
+    assert ids(follow(reader(folder, startingVersion=start), end)[0]) == [9]
+
+
+def test_a_compaction_has_no_new_rows(folder):
+    life = DeltaLife(folder)
+    life.epoch(0, numbered(0, 4), tasks=2)
+    _, end = follow(reader(folder))
+    DeltaTable(str(folder)).optimize.compact()
+    life.epoch(1, numbered(4, 1))
+    assert ids(follow(reader(folder), end)[0]) == [4]
+
+
+def test_deletes_and_changes_are_errors_or_skipped(folder):
+    life = DeltaLife(folder)
+    life.epoch(0, numbered(0, 4))
+    _, end = follow(reader(folder))
+    life.epoch(1, numbered(4, 1))
+    DeltaTable(str(folder)).delete("id = 0")  # rewrites a file: a change
+    DeltaTable(str(folder)).delete("id = 4")  # removes a file: a delete
+    life.epoch(2, numbered(5, 1))
+    one = reader(folder)
+    until = one.latest(end, UNLIMITED)
+    assert ids(rows_between(one, end, until)) == [4]  # all before the change is read first
+    with pytest.raises(OffsetError, match=r"version 3 .*'skipChangeCommits' = 'true' to skip"):
+        one.latest(until, UNLIMITED)
+    assert ids(follow(reader(folder, skipChangeCommits="true"), end)[0]) == [4, 5]
+    assert ids(follow(reader(folder, ignoreChanges="true"), end)[0]) == [1, 2, 3, 4, 5]
+    with pytest.raises(OffsetError, match="version 3"):
+        follow(reader(folder, ignoreDeletes="true"), until)
+
+
+def test_a_log_that_was_cleaned_up_is_a_loss(folder):
+    life = DeltaLife(folder)
+    life.epoch(0, numbered(0, 1))
+    _, end = follow(reader(folder))
+    for epoch in range(1, 4):
+        life.epoch(epoch, numbered(epoch, 1))
+    DeltaTable(str(folder)).create_checkpoint()
+    for version in range(3):
+        (folder / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(DataLossError, match=r"version 2 .* not in the log any more"):
+        follow(reader(folder), end)
+
+
+def test_another_table_in_the_folder_is_refused(folder):
+    DeltaLife(folder).epoch(0, numbered(0, 1))
+    _, end = follow(reader(folder))
+    for file in (folder / "_delta_log").iterdir():
+        file.unlink()
+    write_deltalake(str(folder), numbered(5, 1))
+    with pytest.raises(DataLossError, match="is another table"):
+        reader(folder).latest(end, UNLIMITED)
+
+
+def test_a_column_that_is_lost_is_an_error(folder):
+    life = DeltaLife(folder)
+    life.epoch(0, pa.table({"id": [1], "text": ["x"]}))
+    one = reader(folder)
+    _, end = follow(one)
+    write_deltalake(str(folder), numbered(5, 1), mode="append", schema_mode="merge")
+    write_deltalake(str(folder), numbered(6, 1), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(SchemaError, match="no column 'text'"):
+        follow(one, end)
+
+
+def test_a_file_outside_of_the_table_is_refused(folder):
+    table = LogWriter(folder, pa.schema([("id", pa.int64())]))
+    add = table.write(numbered(0, 1))
+    for number, path in enumerate(["../x.parquet", "/etc/passwd", "s3://other/x.parquet"]):
+        other = folder.with_name(f"t{number}")
+        LogWriter(other, pa.schema([("id", pa.int64())])).commit({"add": {**add, "path": path}})
+        for given in ({}, {"startingVersion": "0"}):
+            with pytest.raises((OffsetError, DataLossError), match="within the table"):
+                follow(reader(other, **given))
+
+
+def test_a_file_with_fewer_rows_is_damaged(folder):
+    table = LogWriter(folder, pa.schema([("id", pa.int64())]))
+    table.commit({"add": {**table.write(numbered(0, 3)), "stats": '{"numRecords": 4}'}})
+    with pytest.raises(DataLossError, match="3 rows, and 4"):
+        read(folder)
+
+
+# --- partitions, conditions
+
+
+def test_partition_values_come_from_the_log(folder):
+    rows = pa.table(
+        {
+            "id": pa.array([1, 2], pa.int64()),
+            "ts": pa.array([1_700_000_000_123_456, None], pa.timestamp("us", "UTC")),
+            "ntz": pa.array([1_700_000_000_123_456, None], pa.timestamp("us")),
+            "day": [dt.date(2013, 1, 1), None],
+            "text": ["a/b=c d%é", None],
+            "n": pa.array([Decimal("1.50"), None], pa.decimal128(5, 2)),
+            "flag": [True, None],
+            "f": pa.array([float("inf"), None]),
+            "raw": pa.array([7, None], pa.int8()),
+        }
+    )
+    names = ",".join(rows.column_names[1:])
+    DeltaLife(folder, partitionBy=names).epoch(0, rows)
+    wanted = rows.to_pylist()
+    by_id = lambda row: row["id"]  # noqa: E731
+    assert sorted(read(folder)[0], key=by_id) == wanted
+    assert sorted(follow(reader(folder, startingVersion="0"))[0], key=by_id) == wanted
+    assert {tuple(row) for row in read(folder, columns="text,id")[0]} == {("text", "id")}
+
+
+def files_of(tasks):
+    return sum(len(task) for task in tasks)
+
+
+@pytest.mark.parametrize(
+    ("condition", "wanted"),
+    [
+        (EqualTo(("id",), 7), [7]),
+        (GreaterThan(("id",), 6), [7, 8, 9]),
+        (GreaterThanOrEqual(("id",), 9), [9]),
+        (LessThan(("id",), 1), [0]),
+        (LessThanOrEqual(("id",), 0), [0]),
+        (In(("id",), (3, 5, 100)), [3, 5]),
+        (EqualTo(("text",), "t3"), [3]),
+        (EqualTo(("p",), "even"), [0, 2, 4, 6, 8]),
+        (IsNull(("p",)), [1, 3, 5, 7, 9]),
+        (IsNotNull(("p",)), [0, 2, 4, 6, 8]),
+        (GreaterThan(("ts",), dt.datetime(1970, 1, 1, 0, 0, 9, 1, dt.timezone.utc)), [9]),
+        (EqualTo(("s", "x"), 4), [4]),
+        (EqualTo(("f",), 4.0), [*range(10)]),
+        (EqualTo(("id",), "7"), [*range(10)]),
+        (EqualTo(("other",), 7), [*range(10)]),
+    ],
+    ids=str,
+)
+def test_conditions_skip_files(folder, condition, wanted):
+    life = DeltaLife(folder, partitionBy="p")
+    for n in range(10):
+        row = {"id": n, "text": f"t{n}", "p": None if n % 2 else "even", "f": float(n)}
+        row |= {"ts": dt.datetime.fromtimestamp(n + 0.0005, dt.timezone.utc), "s": {"x": n}}
+        table = pa.Table.from_pylist([row])
+        at = table.schema.get_field_index("ts")
+        times = table["ts"].cast(pa.timestamp("us", "UTC"))
+        columns = table.set_column(at, "ts", times)
+        at = columns.schema.get_field_index("p")
+        life.epoch(n, columns.set_column(at, "p", columns["p"].cast(pa.string())))
+    rows, tasks = read(folder, condition)
+    assert ids(rows) == wanted
+    assert files_of(tasks) == len(wanted)
+
+
+# --- deletion vectors and features
+
+
+@pytest.mark.parametrize(
+    ("protocol", "text"),
+    [
+        ({"minReaderVersion": 4, "minWriterVersion": 7}, "reader version 4|not supported|version"),
+        ({"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["variantType"],
+          "writerFeatures": ["variantType"]}, "'variantType'"),
+        ({"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["typeWidening"],
+          "writerFeatures": ["typeWidening"]}, "'typeWidening'"),
+    ],
+)  # fmt: skip
+def test_features_that_cannot_be_read_are_refused(folder, protocol, text):
+    table = LogWriter(folder, pa.schema([("id", pa.int64())]))
+    table.commit({"protocol": protocol})
+    for streaming in (True, False):
+        one = reader(folder, streaming=streaming)
+        with pytest.raises(Exception, match=text):
+            one.latest(one.initial(), UNLIMITED)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"versionAsOf": "1", "startingVersion": "1"}, "exclude each other"),
+        ({"versionAsOf": "x"}, "versionAsOf"),
+        ({"startingVersion": "newest"}, "'latest'"),
+        ({"timestampAsOf": "2013-01-01"}, "with a zone"),
+        ({"eventTime": "ts"}, "withWatermark"),
+        ({"columns": "idd"}, "did you mean 'id'"),
+        ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger"),
+        ({"startingVersion": "99"}, "is at version 1"),
+        ({"versionAsOf": "0"}, "is for batch reads"),
+        ({"path": "/nothing/here"}, "is no Delta table"),
+    ],
+)
+def test_bad_options_are_refused(folder, given, text):
+    DeltaLife(folder).epoch(0, numbered(0, 1))
+    with pytest.raises(OptionError, match=text):
+        follow(reader(folder, **given))
