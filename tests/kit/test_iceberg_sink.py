@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from iceberg_onlooker import Onlooker, UpsertOnlooker, options
 from keyed_rows import KEYED_ROWS
+from kit_histories import HistorySuite
 from kit_mirrors import MirrorSuite
 
 from krishiv_spark.formats import IcebergDataSource
@@ -143,3 +144,19 @@ class TestCopyOnWriteMirror(TestMirror):
     """The same, where files with replaced rows are written again."""
 
     mode = "copy-on-write"
+
+
+@pytest.mark.variant  # events of a database again, which become versions
+class TestHistory(HistorySuite):
+    def sink(self, folder):
+        return replace(super().sink(folder), outside=SEEN_UPSERTS)
+
+
+@pytest.mark.variant
+@pytest.mark.usefixtures("_compact_often")
+class TestCompactingHistory(TestHistory):
+    """The same, where files are compacted after each epoch."""
+
+    random_sequences = 5
+
+    more = {"compact": "auto", "partitionBy": "is_current"}  # noqa: RUF012

@@ -163,3 +163,51 @@ def assert_epochs_once(warehouse: Path) -> None:
     epochs = [int(s[EPOCH_KEY]) for s in summaries if EPOCH_KEY in s]  # a compaction has none
     assert epochs
     assert len({*epochs}) == len(epochs), epochs
+
+
+# --- a history
+
+
+@pytest.fixture
+def history_job(parquet_job) -> dict[str, object]:
+    """Each key has several versions, some of them ended by a deletion."""
+    columns = {"keyColumns": "key", "orderColumn": "id", "timeColumn": "at", "opColumn": "op"}
+    operation = f"IF({DELETES}, 'd', 'u') AS op"
+    return {
+        **parquet_job,
+        "select": [f"id % {KEYS} AS key", "id", "timestamp_seconds(id) AS at", operation],
+        "sink_options": {
+            "warehouse": parquet_job["sink_options"]["warehouse"],
+            **columns,
+            "mode": "scd2",
+            "compact": "auto",
+            "keepSnapshots": "1000",
+            "partitionBy": "is_current",
+        },
+    }
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(2400)
+def test_kills_between_parquet_and_a_history_leave_each_version_once(history_job, warehouse, java):
+    rows = 2 * FILES * ROWS
+    from_parquet(history_job, 2 * FILES, 2 * KILLS)
+    assert_exact(warehouse, "id", [number for number in range(rows) if number % 7 != 3], java)
+    assert read_spans(warehouse) == list_spans(rows)
+    assert_epochs_once(warehouse)
+
+
+def read_spans(warehouse: Path) -> list[tuple[int, int | None]]:
+    """Return number and end of each version, in seconds, and assert the other columns."""
+    found = []
+    for row in table_of(warehouse).scan().to_arrow().to_pylist():
+        end = row["valid_to"]
+        assert row["valid_from"].timestamp() == row["id"]
+        assert row["is_current"] == (end is None)
+        found.append((row["id"], None if end is None else int(end.timestamp())))
+    return sorted(found)
+
+
+def list_spans(rows: int) -> list[tuple[int, int | None]]:
+    upserts = (number for number in range(rows) if number % 7 != 3)
+    return [(n, n + KEYS if n + KEYS < rows else None) for n in upserts]

@@ -12,7 +12,11 @@ _SHOWN = 5
 
 
 def make_job(
-    bootstrap: str, folder: Path, tables: Sequence[Table], topics: Mapping[str, str]
+    bootstrap: str,
+    folder: Path,
+    tables: Sequence[Table],
+    topics: Mapping[str, str],
+    histories: Sequence[Table] = (),
 ) -> dict[str, Any]:
     """Return the job of ``mirror_copy.py`` for some tables.
 
@@ -21,14 +25,25 @@ def make_job(
         folder: A folder for the warehouse and the checkpoints.
         tables: The tables.
         topics: The topic of each, by the table's name.
+        histories: Tables that get a history, too: `history_name`.
     """
+    mirrors = [_make_mirror(table, topics[table.name]) for table in tables]
+    for table in histories:
+        made = _make_mirror(table, topics[table.name])
+        more = {"mode": "scd2", "partitionBy": "is_current"}
+        options = {**made["options"], **more}
+        mirrors.append({**made, "table": history_name(table), "options": options})
     return {
         "bootstrap": bootstrap,
         "warehouse": str(folder / "warehouse"),
         "checkpoints": str(folder / "checkpoints"),
         "drained": str(folder / "drained"),
-        "mirrors": [_make_mirror(table, topics[table.name]) for table in tables],
+        "mirrors": mirrors,
     }
+
+
+def history_name(table: Table) -> str:
+    return f"shop.{table.name}_history"
 
 
 def _make_mirror(table: Table, topic: str) -> dict[str, Any]:
