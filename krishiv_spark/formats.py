@@ -400,6 +400,7 @@ class PostgresqlDataSource(KrishivDataSource):
 
     format_name = "krishiv-postgresql"
     writer_type = later("krishiv_spark.sinks.postgresql.writer", "PostgresqlWriter")
+    route_type = later("krishiv_spark.sinks.postgresql.table_route", "PostgresqlRoute")
     dataset = DatasetOptions(read=("table", "dbtable"), write=("table", "dbtable"), form="table")
     copy_note = (
         "starts without a committed epoch, which is stored by the query's id: use a separate "

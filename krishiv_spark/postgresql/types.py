@@ -18,7 +18,14 @@ from krishiv_spark.postgresql.copy_encoding import WIRES, Wire
 from krishiv_spark.postgresql.names import quote
 from krishiv_spark.postgresql.options import FORMAT
 
-__all__ = ["StagedColumn", "UnfitValue", "column_type", "convert_column", "fit_column"]
+__all__ = [
+    "StagedColumn",
+    "UnfitValue",
+    "column_type",
+    "convert_column",
+    "fit_column",
+    "moved_column",
+]
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,20 @@ def fit_column(field: pa.Field, column: TableColumn) -> StagedColumn:
     is_time = column.base.startswith(("timestamp", "time "))
     fraction = column.limit if is_time and 0 <= column.limit <= 6 else 6  # noqa: PLR2004
     return StagedColumn(field.name, column.name, wire, is_array, cast, fraction)
+
+
+def moved_column(staged: TableColumn, column: TableColumn) -> StagedColumn:
+    """Return how a column of a staging table reaches a column of the table.
+
+    Args:
+        staged: The column of the staging table, which `fit_column` has chosen.
+        column: The column of the table.
+    """
+    is_cast_text = staged.base == "text" and column.base not in _TEXTS
+    is_cast_array = staged.is_array and staged.base != column.base
+    cast = column.type if is_cast_text or is_cast_array else None
+    wire = _WIRE_OF.get(staged.base, "text")
+    return StagedColumn(column.name, column.name, wire, staged.is_array, cast)
 
 
 def _fit_kind(kind: pa.DataType, column: TableColumn) -> tuple[str, bool] | None:

@@ -3,47 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.postgresql.connection import DatabaseTransaction
 from krishiv_spark.postgresql.names import TableName, quote
 from krishiv_spark.postgresql.options import FORMAT
-from krishiv_spark.postgresql.types import StagedColumn
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.staging_tables import DELETES, ROW, StagedTable
 
-__all__ = ["move_rows"]
+__all__ = ["Effect", "move_rows"]
 
 _TABLES_AT_ONCE = 100
 _PARTITION = '"_krishiv_partition"'
 
 
+@dataclass(frozen=True)
+class Effect:
+    """The effect of an epoch on earlier rows.
+
+    Attributes:
+        replaces: True if its rows replace all others.
+        truncates: True if it then empties the table by TRUNCATE.
+        keys: The columns of the table that identify a changed row; empty if rows are added.
+        order: Column of the table whose highest value wins; None for the last change of a key.
+    """
+
+    replaces: bool = False
+    truncates: bool = False
+    keys: tuple[str, ...] = ()
+    order: str | None = None
+
+    @classmethod
+    def of(
+        cls, options: PostgresqlSinkOptions, staged: Sequence[StagedTable], *, replaces: bool
+    ) -> Effect:
+        """Return the effect that the options specify, with the names that the table has."""
+        if options.mode == "append" or not staged:
+            return cls(replaces, options.truncate)
+        names = {column.source: column.target for column in staged[0].columns}
+        order = None if options.order_column is None else names[options.order_column]
+        return cls(keys=tuple(names[key] for key in options.key_columns), order=order)
+
+
 def move_rows(
     transaction: DatabaseTransaction,
-    options: PostgresqlSinkOptions,
     table: TableName,
     staged: Sequence[StagedTable],
-    *,
-    replaces: bool,
+    effect: Effect,
 ) -> None:
     """Move the rows of an epoch. Driver, in its transaction.
 
     Args:
         transaction: The transaction, which the caller commits.
-        options: The options of the sink.
         table: The table.
         staged: The rows of each task.
-        replaces: True if they replace all earlier rows.
+        effect: Their effect on earlier rows.
 
     Raises:
         CommitRejected: If a staging table has lost its rows.
     """
     _check_filled(transaction, staged)
-    if replaces:
-        transaction.run(f"{'TRUNCATE' if options.truncate else 'DELETE FROM'} {table.sql}")
-    if options.mode == "upsert":
+    if effect.replaces:
+        transaction.run(f"{'TRUNCATE' if effect.truncates else 'DELETE FROM'} {table.sql}")
+    if effect.keys:
         if staged:
-            transaction.run(_upsert(options, table, staged))
+            transaction.run(_upsert(effect, table, staged))
         return
     for each in sorted(staged, key=lambda one: one.partition):
         names = ", ".join(quote(column.target) for column in each.columns)
@@ -53,20 +78,20 @@ def move_rows(
         )
 
 
-def _upsert(options: PostgresqlSinkOptions, table: TableName, staged: Sequence[StagedTable]) -> str:
+def _upsert(effect: Effect, table: TableName, staged: Sequence[StagedTable]) -> str:
     """Return the statement that applies the last change of each key.
 
     Its two parts change different keys, so that it does not matter that both see the table as it
     was before.
     """
     columns = staged[0].columns
-    keys = [quote(column.target) for column in _find_keys(options, columns)]
+    keys = list(map(quote, effect.keys))
     names = [quote(column.target) for column in columns]
     others = [name for name in names if name not in keys]
     action = ", ".join(f"{name} = EXCLUDED.{name}" for name in others)
     same = " AND ".join(f"t.{key} = c.{key}" for key in keys)
     return (
-        f"WITH changes AS MATERIALIZED ({_last_changes(options, staged, keys)}), "  # noqa: S608
+        f"WITH changes AS MATERIALIZED ({_last_changes(effect, staged, keys)}), "  # noqa: S608
         f"deleted AS (DELETE FROM {table.sql} t USING changes c WHERE c.{quote(DELETES)} "
         f"AND {same}) "
         f"INSERT INTO {table.sql} ({', '.join(names)}) SELECT {', '.join(names)} FROM changes "
@@ -75,23 +100,14 @@ def _upsert(options: PostgresqlSinkOptions, table: TableName, staged: Sequence[S
     )
 
 
-def _find_keys(
-    options: PostgresqlSinkOptions, columns: Sequence[StagedColumn]
-) -> list[StagedColumn]:
-    by_source = {column.source: column for column in columns}
-    return [by_source[name] for name in options.key_columns]
-
-
-def _last_changes(
-    options: PostgresqlSinkOptions, staged: Sequence[StagedTable], keys: Sequence[str]
-) -> str:
+def _last_changes(effect: Effect, staged: Sequence[StagedTable], keys: Sequence[str]) -> str:
     """Return the query of the last change of each key: by the order column, then in Spark's order.
 
     Texts are ordered by their bytes, as in the other sinks, not by the collation of the table.
     """
     order = [*keys]
     for column in staged[0].columns:
-        if column.source == options.order_column:
+        if column.target == effect.order:
             is_text = column.wire == "text" and column.cast is None
             collation = ' COLLATE "C"' if is_text else ""
             order.append(f"{quote(column.target)}{collation} DESC NULLS LAST")

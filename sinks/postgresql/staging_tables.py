@@ -205,10 +205,13 @@ def _find(transaction: DatabaseTransaction, schema: str, prefix: str) -> list[Ta
 
 
 def find_of_query(
-    transaction: DatabaseTransaction, schema: str, query: str, table: TableName
+    transaction: DatabaseTransaction, schema: str, query: str, table: TableName, *, logged: bool
 ) -> list[tuple[int, TableName]]:
-    """Return the staging tables of a query, with the number of the epoch of each."""
-    prefix = f"{_PREFIX}{_digest(query, str(table))}_"
+    """Return the staging tables of a query, with the number of the epoch of each.
+
+    Logged ones have the generation instead.
+    """
+    prefix = f"{_LOGGED_PREFIX if logged else _PREFIX}{_digest(query, str(table))}_"
     tables = _find(transaction, schema, prefix)
     return [(_number_of(each.name[len(prefix) :]), each) for each in tables]
 

@@ -18,7 +18,7 @@ from krishiv_spark.postgresql.options import FORMAT
 from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, TwoPhaseCommitter
 from krishiv_spark.sinks.postgresql.marks import Marks
-from krishiv_spark.sinks.postgresql.moving import move_rows
+from krishiv_spark.sinks.postgresql.moving import Effect, move_rows
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.staging_tables import (
     StagedTable,
@@ -91,7 +91,8 @@ class PostgresqlCommitter(TwoPhaseCommitter[StagedTable]):
             marks.lock(transaction, epoch.query)
             marks.write(transaction, epoch)
             replaces = self._mode is OutputMode.REPLACE
-            move_rows(transaction, self._options, marks.table, staged, replaces=replaces)
+            effect = Effect.of(self._options, staged, replaces=replaces)
+            move_rows(transaction, marks.table, staged, effect)
             names = [each.name.sql for each in staged[:_MOST_IN_COMMIT]]
             if names:
                 transaction.run(f"DROP TABLE {', '.join(names)}")
@@ -176,7 +177,7 @@ class PostgresqlCommitter(TwoPhaseCommitter[StagedTable]):
             with open_transaction(options, "sweep staging tables") as transaction:
                 name = resolve_name(transaction, options)
                 schema = staging_schema(options, name)
-                own = find_of_query(transaction, schema, epoch.query, name)
+                own = find_of_query(transaction, schema, epoch.query, name, logged=False)
                 of_query = [table for number, table in own if number <= epoch.number]
                 old = find_abandoned(transaction, schema, options.staging_retention)
                 Marks(name).forget_jobs(transaction, BATCH_PREFIX, options.staging_retention)

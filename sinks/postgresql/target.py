@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from krishiv_spark.arrow.conform import places, twins
-from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
 from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.postgresql.catalog import Table, TableColumn, find_table
 from krishiv_spark.postgresql.connection import DatabaseTransaction, open_transaction
 from krishiv_spark.postgresql.names import TableName, check_length, quote
 from krishiv_spark.postgresql.options import FORMAT
-from krishiv_spark.postgresql.types import StagedColumn, column_type, fit_column
+from krishiv_spark.postgresql.types import StagedColumn, column_type, fit_column, moved_column
 from krishiv_spark.sinks.postgresql.marks import MARKS, Marks
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
+from krishiv_spark.sinks.postgresql.staging_tables import DELETES, ROW
 
-__all__ = ["check_before_start", "fit_rows", "prepare_table", "resolve_name", "staging_schema"]
+__all__ = [
+    "check_before_start",
+    "fit_rows",
+    "prepare_table",
+    "read_staged",
+    "resolve_name",
+    "staging_schema",
+]
 
 _TABLES = "rp"
 _KINDS = {
@@ -195,6 +205,34 @@ def _fit(field: pa.Field, column: TableColumn, table: Table) -> StagedColumn:
             "PostgreSQL gives it values: drop it from the rows"
         )
     return fit_column(field, column)
+
+
+def read_staged(
+    transaction: DatabaseTransaction, name: TableName, staged: Sequence[tuple[TableName, int]]
+) -> list[tuple[TableName, int, tuple[StagedColumn, ...]]]:
+    """Return staging tables with their columns, as the catalog describes them. Driver.
+
+    Args:
+        transaction: The transaction that moves their rows.
+        name: The table.
+        staged: Each staging table, with the number of its task.
+
+    Raises:
+        CommitRejected: If a table does not exist, or the table has lost a column.
+    """
+    target = find_table(transaction, name)
+    found = []
+    for each, partition in staged:
+        table = find_table(transaction, each)
+        if table is None or target is None:
+            raise CommitRejected(f"{FORMAT}: table {each if table is None else name} was dropped")
+        known = {column.name: column for column in target.columns}
+        own = [column for column in table.columns if column.name not in {ROW, DELETES}]
+        if missing := [column.name for column in own if column.name not in known]:
+            raise CommitRejected(f"{FORMAT}: table {name} has no column {missing[0]!r} any more")
+        columns = (moved_column(column, known[column.name]) for column in own)
+        found.append((each, partition, tuple(columns)))
+    return found
 
 
 def staging_schema(options: PostgresqlSinkOptions, table: TableName) -> str:

@@ -48,14 +48,22 @@ class PostgresqlWriter(Writer["StagedTable", "StagingPlan"]):
 
     def plan(self, ownership: Ownership[StagedTable] | None) -> StagingPlan:
         """Planner: return the columns of the staging tables."""
+        del ownership
+        return self.plan_staging(is_logged=False)
+
+    def plan_staging(self, *, is_logged: bool) -> StagingPlan:
+        """Planner: return the columns of the staging tables.
+
+        Args:
+            is_logged: True if staged rows must survive a crash of the server.
+        """
         from krishiv_spark.sinks.postgresql.staging_tables import StagingPlan
         from krishiv_spark.sinks.postgresql.target import fit_rows, staging_schema
 
-        del ownership
         name = self._table.name
         columns = fit_rows(self._rows, self._table)
         schema = staging_schema(self.options, name)
-        return StagingPlan(schema, str(name), columns, self._changes)
+        return StagingPlan(schema, str(name), columns, self._changes, is_logged)
 
     def describe_target(self) -> QueryTarget:
         """Driver: describe the table by its name and the address of its database."""

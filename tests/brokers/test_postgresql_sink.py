@@ -1,6 +1,7 @@
 """The PostgreSQL sink against a real server, role by role, without Spark."""
 
 import datetime as dt
+import json
 from decimal import Decimal
 
 import psycopg
@@ -13,7 +14,9 @@ from postgres import find_programs
 from krishiv_spark.errors import CommitRejected, Fenced, OptionError, SchemaError, StorageError
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.logged_writer import LogView
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
+from krishiv_spark.sinks.postgresql.table_route import PostgresqlRoute
 from krishiv_spark.sinks.postgresql.writer import PostgresqlWriter
 
 QUERY = "8503b910-b624-45a4-85db-fcb79eac7740"
@@ -353,3 +356,66 @@ def test_a_change_without_a_key_or_with_an_unknown_operation_is_refused(database
     )
     with pytest.raises(SchemaError, match=message):
         change(database, rows)
+
+
+# --- a route of a fan-out
+
+
+def make_route(database, schema, **options):
+    given = database.options(table="orders", lockTimeout="500 ms", **options)
+    return PostgresqlRoute(PostgresqlSinkOptions.parse(given, FORMAT), schema, OutputMode.APPEND)
+
+
+def stage_route(route, rows, epoch, generation):
+    route.check()
+    task = Task(QUERY, epoch, 0, attempt=0, generation=generation)
+    return [route.stage(iter(rows.to_batches()), task, route.plan(None))]
+
+
+def participant_of(route):
+    return route.participant(LogView(lambda query: query))
+
+
+def test_an_intent_outlives_a_crash_of_the_server_and_is_finished_once(server, database):
+    database.run("CREATE TABLE orders (id bigint PRIMARY KEY, name uuid)")
+    uuid = "6f5dc7c9-7943-4d4c-ac84-577b55992ff0"
+    rows = pa.table({"id": [1, 2], "name": [uuid, None]})
+    route = make_route(database, rows.schema)
+    part, epoch = participant_of(route), Epoch(QUERY, 0, generation=1)
+    intent = part.prepare(epoch, stage_route(route, rows, 0, 1), ())
+    assert ids(database) == []
+    server.restart()
+    loaded = [part.load(item.model_dump_json()) for item in intent]
+    for _ in range(2):
+        part.finish(epoch, loaded)
+        assert ids(database) == [1, 2]
+    assert part.is_finished(epoch)
+    assert database.run("SELECT name::text FROM orders WHERE id = 1") == [(uuid,)]
+
+
+def test_rows_that_the_table_refuses_are_refused_before_the_intent(database):
+    database.run("CREATE TABLE orders (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED, name text)")
+    rows = pa.table({"id": [1, 1], "name": ["a", "b"]})
+    route = make_route(database, rows.schema)
+    with pytest.raises(CommitRejected, match="already exists"):
+        participant_of(route).prepare(
+            Epoch(QUERY, 0, generation=1), stage_route(route, rows, 0, 1), ()
+        )
+    assert ids(database) == []
+
+
+def test_a_planner_sweeps_what_earlier_generations_staged_for_a_fan_out(database):
+    route = make_route(database, ROWS.schema)
+    for generation in (1, 4):
+        stage_route(route, ROWS, 0, generation)
+    participant_of(route).sweep(QUERY, 4, clean=False)
+    left = database.run("SELECT relname FROM pg_class WHERE relname LIKE 'krishiv_l_%'")
+    assert len(left) == 1
+    assert "_4_0_" in left[0][0]
+
+
+@pytest.mark.parametrize("name", ['krishiv_l_"; DROP TABLE orders; --', "orders", "krishiv_l_ABC"])
+def test_a_forged_entry_names_no_other_table(database, name):
+    part = participant_of(make_route(database, ROWS.schema))
+    with pytest.raises(ValueError, match="name"):
+        part.load(json.dumps({"staging_schema": "public", "name": name}))

@@ -5,8 +5,9 @@ from functools import partial
 import pytest
 from fanout_sides import Files, Table, Topic, make_pair
 from kafka_topics import Onlooker
+from pg_onlooker import SEEN, RowsOfPostgresql
 
-from krishiv_spark.testing import SinkConformance
+from krishiv_spark.testing import FILES, SinkConformance
 
 
 class Pair:
@@ -54,3 +55,16 @@ class TestTopicAndTable(WithTopic, SinkConformance):
 class TestTwoTopics(WithTopic, SinkConformance):
     def sides(self):
         return self.topic, self.topic
+
+
+@pytest.mark.variant  # staging tables outlive their server, and a mark ends repetitions
+class TestFilesAndPostgresql(Pair, SinkConformance):
+    @pytest.fixture(autouse=True)
+    def _environment(self, database):
+        self.database = database
+
+    def sides(self):
+        return Files, partial(RowsOfPostgresql, database=self.database)
+
+    def sink(self, folder):
+        return make_pair(self.sides(), folder, {**FILES, **SEEN})

@@ -5,6 +5,7 @@ import subprocess
 from dataclasses import dataclass
 
 import psycopg
+import pyarrow as pa
 from postgres import PASSWORD, USER, find_programs
 from psycopg.rows import dict_row
 
@@ -106,3 +107,24 @@ class Onlooker:
             )
 
         return restore
+
+
+class RowsOfPostgresql:
+    """A side of a fan-out whose rows are in a table of PostgreSQL."""
+
+    kind, sweeps = pa.struct([("id", pa.int64()), ("text", pa.string())]), True
+    backup = None  # of one of the two targets is enough
+
+    def __init__(self, folder, database: Database) -> None:
+        self.onlooker = Onlooker.of(database, folder)
+        self.options = {"format": "krishiv-postgresql", **self.onlooker.options()}
+
+    @staticmethod  # it travels to other processes
+    def row(number):
+        return {"id": number, "text": f"rów {number}"}
+
+    def seen(self):
+        return [row["id"] for row in self.onlooker.rows()]
+
+    def waiting(self):
+        return self.onlooker.staged()
