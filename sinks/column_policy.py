@@ -16,7 +16,7 @@ from krishiv_spark.arrow.compute import children
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.messages.suggestions import did_you_mean
 
-__all__ = ["Evolution", "SchemaUpdate", "check_columns"]
+__all__ = ["Evolution", "SchemaUpdate", "check_columns", "grow_columns"]
 
 Evolution: TypeAlias = Literal["none", "add", "widen"]
 """The allowed changes of a table's columns; `widen` adds columns too."""
@@ -86,6 +86,28 @@ def check_columns(
     if problems:
         raise SchemaError(f"{misfit}: {'; '.join(problems)}")
     return updates
+
+
+def grow_columns(columns: pa.Schema, rows: pa.Schema, evolution: Evolution) -> pa.Schema:
+    """Return the columns that a table has after it was adapted to rows; the same if it fits.
+
+    Only whole columns are added or widened, and columns that do not fit remain.
+
+    Args:
+        columns: Columns of the table.
+        rows: Columns of the rows, in types that a new table of the format would have.
+        evolution: The changes of the table that are allowed.
+    """
+    grown = columns
+    pairs = [pair for pair in _iter_pairs((), list(rows), list(columns)) if len(pair.path) == 1]
+    for update in (found for pair in pairs if (found := _find_update(pair, evolution))):
+        (name,) = update.path
+        if update.is_new:
+            grown = grown.append(pa.field(name, update.kind))
+        else:
+            place = grown.get_field_index(name)
+            grown = grown.set(place, grown.field(place).with_type(update.kind))
+    return grown
 
 
 def _find_update(pair: _Pair, evolution: Evolution) -> SchemaUpdate | None:

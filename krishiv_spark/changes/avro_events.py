@@ -18,6 +18,7 @@ from krishiv_spark.changes.connect_schemas import Unwrapped
 from krishiv_spark.changes.connect_types import (
     ConnectType,
     find_contradiction,
+    find_form,
     list_columns,
     to_form,
 )
@@ -30,7 +31,7 @@ from krishiv_spark.changes.event_rows import (
     to_read_type,
 )
 from krishiv_spark.changes.options import ValueRules
-from krishiv_spark.changes.shapes import Form, changes_no_row, describe_strange
+from krishiv_spark.changes.shapes import Form
 from krishiv_spark.changes.value_forms import ValueForm, default_form
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.records import await_warm
@@ -40,9 +41,6 @@ from krishiv_spark.kafka.schemas.frames import read_frames
 from krishiv_spark.kafka.schemas.registry import RegistrySettings, open_registry
 
 __all__ = ["AvroEvents", "AvroPlan"]
-
-_OF_CONNECTOR = "io.debezium.connector."
-"""Prefix of the types of records about something else than a row, such as a transaction."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +173,18 @@ class AvroEvents:
         """
         (schema_id,) = read_frames(pa.array([key], pa.binary())).ids
         try:
-            found = self._find_type(int(schema_id)).get("fields", ())
+            found = self.find_type(int(schema_id)).get("fields", ())
         except SchemaError:
             return None
         # A key column with null is found when the key is decoded.
         return {each["field"]: True for each in found}
 
-    def _find_type(self, schema_id: int) -> ConnectType:
+    def find_type(self, schema_id: int) -> ConnectType:
+        """Return the type of Connect that a schema was made of.
+
+        Raises:
+            SchemaError, KrishivError: As `plan`.
+        """
         if schema_id < 0:
             raise SchemaError("begins with a zero byte, and not with the id of a schema")
         if schema_id not in self._types:
@@ -195,8 +198,8 @@ class AvroEvents:
         return self._types[schema_id]
 
     def _create_plan(self, schema_id: int) -> AvroPlan | None:
-        of = self._find_type(schema_id)
-        form = self._find_form(of)
+        of = self.find_type(schema_id)
+        form = find_form(of, self._keys)
         if form is None:
             return None
         described = list_columns(of)
@@ -223,17 +226,6 @@ class AvroEvents:
     def _rules(self) -> ValueRules:
         # A schema tells of each decimal whether it is a text.
         return replace(self._values, decimals="string")
-
-    def _find_form(self, of: ConnectType) -> Form | None:
-        """Return the form of the records of a type; None if they change no row."""
-        fields = {each["field"]: each for each in of.get("fields", ())}
-        if "op" in fields and fields.get("source", {}).get("type") == "struct":
-            return "envelope"
-        if changes_no_row(fields.keys()) or str(of.get("name")).startswith(_OF_CONNECTOR):
-            return None
-        if not fields.keys() >= {*self._keys}:
-            raise SchemaError(describe_strange(self._keys))
-        return "row"
 
     def _iter_forms(
         self, described: Mapping[str, ConnectType]

@@ -19,7 +19,7 @@ from krishiv_spark.arrow.compute import pc
 from krishiv_spark.changes.connect_types import ConnectType, list_columns
 from krishiv_spark.errors import SchemaError
 
-__all__ = ["Unwrapped", "is_wrapped", "read_columns", "rewrap", "unwrap"]
+__all__ = ["Unwrapped", "is_wrapped", "read_type", "rewrap", "unwrap"]
 
 _HEAD, _BETWEEN = '{"schema":', ',"payload":'
 
@@ -82,8 +82,8 @@ def rewrap(found: Mapping[str, Any]) -> bytes:
     return json.dumps(both, separators=(",", ":")).encode()
 
 
-def read_columns(schema: bytes | None) -> dict[str, ConnectType]:
-    """Return the types of the columns of a schema by name; none without a schema.
+def read_type(schema: bytes | None) -> ConnectType:
+    """Return the type that a schema describes; one without fields, if there is none.
 
     Raises:
         SchemaError: If it is no schema of Connect.
@@ -91,9 +91,9 @@ def read_columns(schema: bytes | None) -> dict[str, ConnectType]:
     if schema is None:
         return {}
     try:
-        columns = list_columns(json.loads(schema))
-        for each in columns.values():
+        found: ConnectType = json.loads(schema)
+        for each in list_columns(found).values():
             int(each.get("parameters", {}).get("scale", 0))
     except (ValueError, TypeError, AttributeError) as error:
         raise SchemaError(f"its schema cannot be read ({type(error).__name__})") from None
-    return columns
+    return found

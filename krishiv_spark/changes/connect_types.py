@@ -7,13 +7,14 @@ converted to it, so that one set of rules serves both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from krishiv_spark.changes.options import TimestampUnit
+from krishiv_spark.changes.shapes import Form, changes_no_row, describe_strange
 from krishiv_spark.changes.value_forms import ValueForm, ValueKind
 from krishiv_spark.errors import SchemaError
 
@@ -22,6 +23,8 @@ __all__ = [
     "ConnectType",
     "add_schema",
     "find_contradiction",
+    "find_form",
+    "find_row_columns",
     "list_columns",
     "to_column_type",
     "to_form",
@@ -41,8 +44,52 @@ _UNITS: dict[str, TimestampUnit] = {
     "io.debezium.time.NanoTime": "ns",
     "io.debezium.time.NanoTimestamp": "ns",
 }
+_OF_CONNECTOR = "io.debezium.connector."
+"""Prefix of the types of records about something else than a row, such as a transaction."""
 _PRECISION = "connect.decimal.precision"
 _MOST_DIGITS = 38
+
+
+def find_form(of: ConnectType, keys: Sequence[str]) -> Form | None:
+    """Return the form of the records of a type; None if they change no row.
+
+    Args:
+        of: The type.
+        keys: The key columns of the table.
+
+    Raises:
+        SchemaError: If the records are no events.
+    """
+    fields = {each.get("field"): each for each in of.get("fields") or ()}
+    if "op" in fields and fields.get("source", {}).get("type") == "struct":
+        return "envelope"
+    if changes_no_row(fields.keys()) or str(of.get("name")).startswith(_OF_CONNECTOR):
+        return None
+    if not fields.keys() >= {*keys}:
+        raise SchemaError(describe_strange(keys))
+    return "row"
+
+
+def find_row_columns(of: ConnectType, keys: Sequence[str]) -> pa.Schema:
+    """Return the columns that a table needs for the records of a type; none if there are none.
+
+    Args:
+        of: The type.
+        keys: The key columns of the table.
+
+    Raises:
+        SchemaError: If a column has no type in a table.
+    """
+    try:
+        form = find_form(of, keys)
+    except SchemaError:
+        form = None  # the records themselves are refused
+    if form is None:
+        return pa.schema([])
+    columns = list_columns(of)
+    if form == "row":  # `ExtractNewRecordState` adds some
+        columns = {name: each for name, each in columns.items() if not name.startswith("__")}
+    return pa.schema([pa.field(name, to_column_type(each, name)) for name, each in columns.items()])
 
 
 def list_columns(schema: ConnectType) -> dict[str, ConnectType]:

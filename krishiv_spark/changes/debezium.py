@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.changes.change_origins import gather_origins
-from krishiv_spark.changes.connect_schemas import Unwrapped, unwrap
+from krishiv_spark.changes.connect_schemas import Unwrapped, read_type, unwrap
+from krishiv_spark.changes.connect_types import ConnectType, find_row_columns
 from krishiv_spark.changes.decoded import (
     Changes,
     Rows,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from krishiv_spark.changes.avro_events import AvroEvents
     from krishiv_spark.kafka.schemas.registry import RegistrySettings
 
-__all__ = ["DebeziumDecoder", "DebeziumRules"]
+__all__ = ["DebeziumDecoder", "DebeziumRules", "FoundColumns"]
 
 _MOST_NAMES = 5
 _SAMPLED = 100
@@ -109,6 +110,19 @@ class _BadRecords:
         self.reasons.setdefault(row, reason)
 
 
+@dataclass(frozen=True)
+class FoundColumns:
+    """The columns that the schemas of some records describe.
+
+    Attributes:
+        schemas: The columns of each schema.
+        is_without: True if a record has no schema.
+    """
+
+    schemas: Sequence[pa.Schema]
+    is_without: bool
+
+
 class DebeziumDecoder:
     """A decoder of the records of one task.
 
@@ -138,6 +152,7 @@ class DebeziumDecoder:
         self._plans: dict[bytes | None, JsonPlan] = {}
         self._of_keys: DebeziumDecoder | None = None
         self._has_rows = False
+        self._found: dict[bytes | int, pa.Schema] = {}
 
     def _create_avro(self) -> AvroEvents | None:
         settings, of = self._rules.registry, self._rules.values
@@ -188,6 +203,38 @@ class DebeziumDecoder:
         changes, bad = self.decode(values, keys, locate), self._bad.reasons
         return drop_records(changes, bad) if bad else changes, bad
 
+    def find_columns(self, values: pa.Array) -> FoundColumns:
+        """Return the columns of a table that the schemas of some records describe.
+
+        Args:
+            values: The values of the records, binary or text.
+
+        Raises:
+            SchemaError: If a column has no type in a table.
+            KrishivError: If the registry does not answer.
+        """
+        columns: list[pa.Schema] = []
+        is_without = False
+        for part in self._split(values.cast(pa.binary()).drop_null(), None):
+            if part.schema is None:
+                is_without |= not pc.all(pc.equal(part.texts, b"null"), min_count=0).as_py()
+            else:
+                columns.append(self._find_row_columns(part.schema))
+        return FoundColumns(columns, is_without)
+
+    def _find_row_columns(self, schema: bytes | int) -> pa.Schema:
+        if schema not in self._found:
+            try:
+                of = read_type(schema) if isinstance(schema, bytes) else self._find_type(schema)
+            except SchemaError:
+                of = {}  # the records themselves are refused
+            self._found[schema] = find_row_columns(of, self._keys)
+        return self._found[schema]
+
+    def _find_type(self, schema: int) -> ConnectType:
+        assert self._avro is not None
+        return self._avro.find_type(schema)
+
     def decode_rows(self, part: Unwrapped) -> Iterator[Changes]:
         """Decode records that are rows only, such as keys."""
         yield from self._decode_part(part)
@@ -208,8 +255,9 @@ class DebeziumDecoder:
         for rows in self._reader.keyless:
             yield from self._delete_by_keys(keys, rows, is_needed=True)
 
-    def _split(self, texts: pa.Array, rows: Rows) -> Iterator[Unwrapped]:
+    def _split(self, texts: pa.Array, given: Rows | None) -> Iterator[Unwrapped]:
         """Yield records by their schemas: those of a registry, or of the records themselves."""
+        rows = np.arange(len(texts)) if given is None else given
         if self._avro is not None:
             for part in self._avro.split(texts, rows):
                 if part.schema is not None:

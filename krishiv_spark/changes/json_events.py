@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.json_parsing import JsonParser
-from krishiv_spark.changes.connect_schemas import is_wrapped, read_columns, rewrap
-from krishiv_spark.changes.connect_types import add_schema, find_contradiction
+from krishiv_spark.changes.connect_schemas import is_wrapped, read_type, rewrap
+from krishiv_spark.changes.connect_types import add_schema, find_contradiction, list_columns
 from krishiv_spark.changes.decoded import Rows
 from krishiv_spark.changes.encodings import Encoding, build_encoding
 from krishiv_spark.changes.event_rows import (
@@ -154,7 +154,7 @@ class JsonEvents:
         Raises:
             SchemaError: If a column cannot have values of this form.
         """
-        described = read_columns(schema)
+        described = list_columns(read_type(schema))
         if (contradiction := find_contradiction(described, self.columns)) is not None:
             raise SchemaError(contradiction)
         # A schema tells of each text whether it is a number in base64.

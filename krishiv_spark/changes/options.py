@@ -129,7 +129,7 @@ class ChangeOptions(Options):
         default=(),
         description="Columns of the table, as `id BIGINT, name STRING`: with `changeFormat`, for a "
         "table that is created, or that gets new columns by `schemaEvolution`. Default: the "
-        "columns of the existing table.",
+        "columns of the existing table, or those that the schemas of the first events describe.",
     )
     decimal_format: Literal["precise", "string"] = Field(
         default="precise",

@@ -19,6 +19,9 @@ from krishiv_spark.changes.change_origins import (
 from krishiv_spark.changes.debezium import DebeziumDecoder, DebeziumRules
 from krishiv_spark.changes.decoded import Changes
 from krishiv_spark.errors import SchemaError
+from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.column_policy import Evolution, grow_columns
+from krishiv_spark.sinks.iceberg.table_schema import to_iceberg_columns
 from krishiv_spark.sinks.iceberg.upsert_staging import (
     DELETES,
     KEPT,
@@ -28,6 +31,7 @@ from krishiv_spark.sinks.iceberg.upsert_staging import (
     POSITION,
     READ,
     TIME,
+    drop_further,
     fit_changes,
 )
 from krishiv_spark.sinks.logged_writer import Examined
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["ChangeRecords"]
 
 _POSITION = ("topic", "partition", "offset")
+_NO_CHANGES = pa.RecordBatch.from_pylist([], pa.schema([]))
 
 
 class ChangeRecords:
@@ -56,8 +61,16 @@ class ChangeRecords:
             options.registry,
             with_origins=options.mode == "scd2",
         )
+        self._rules, self._options = rules, options
+        self._evolution: Evolution = options.schema_evolution if len(columns) else "widen"
+        self.columns = columns
+        """The columns of the table, with those that it needs for the records so far."""
         self._decoder = DebeziumDecoder(columns, options.key_columns, rules)
-        self._columns = columns
+
+    @property
+    def may_grow(self) -> bool:
+        """True if records may add columns to those of the table."""
+        return self._evolution != "none"
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the changes of records, with further columns for `stage_changes`.
@@ -68,7 +81,10 @@ class ChangeRecords:
             SchemaError: If a record cannot be decoded.
         """
         if DELETES in batch.schema.names:
+            self._grow(drop_further(batch).schema)
             return batch
+        if not self._follow(batch):
+            return _NO_CHANGES
         found = self._decoder.decode(
             batch.column("value"), batch.column("key"), lambda row: _locate(batch, row)
         )
@@ -80,6 +96,8 @@ class ChangeRecords:
         Raises:
             SchemaError: If the table cannot follow a record.
         """
+        if not self._follow(batch):
+            return Examined(_NO_CHANGES, {})
         found, bad = self._decoder.decode_good(
             batch.column("value"), batch.column("key"), lambda row: _locate(batch, row)
         )
@@ -90,13 +108,60 @@ class ChangeRecords:
             changes = changes.filter(pa.array(stays))
         return Examined(changes, {**bad, **unfit})
 
+    def _follow(self, batch: pa.RecordBatch) -> bool:
+        """Add the columns that the schemas of records describe, as `schemaEvolution` allows.
+
+        A table without columns, which the planner has created, gets all of them.
+
+        Returns:
+            False if the table has no columns, and no record changes a row.
+
+        Raises:
+            SchemaError: If the table has no columns, and the records have no schemas, or lack a key
+                column.
+        """
+        if self._evolution == "none":
+            return True
+        found = self._decoder.find_columns(batch.column("value"))
+        for schema in found.schemas:
+            self._grow(to_iceberg_columns(schema))
+        if len(self.columns):
+            self._check_keys()
+            return True
+        if found.is_without:
+            raise SchemaError(
+                f"{FORMAT}: table {self._options.table_name} has no columns yet, and an event has "
+                "no schema: declare the columns with 'tableSchema', such as 'id BIGINT, name "
+                "STRING', or let the converter write schemas (value.converter.schemas.enable)"
+            )
+        return False
+
+    def _check_keys(self) -> None:
+        """Refuse key columns that the events do not have, before the table gets its columns.
+
+        Raises:
+            SchemaError: If there is one.
+        """
+        for name in self._options.key_columns:
+            if name not in self.columns.names:
+                raise SchemaError(
+                    f"{FORMAT}: 'keyColumns' names {name!r}, and the events have the columns "
+                    f"{', '.join(self.columns.names)}"
+                )
+
+    def _grow(self, needed: pa.Schema) -> None:
+        grown = grow_columns(self.columns, needed, self._evolution)
+        if grown is not self.columns:
+            self.columns = grown
+            self._decoder = DebeziumDecoder(grown, self._options.key_columns, self._rules)
+
     def _find_unfit(
         self, changes: pa.RecordBatch, records: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]
     ) -> Sequence[tuple[int, str]]:
         """Return the records of changes that the table does not accept, with the reasons."""
         chosen = changes.filter(pa.array(np.isin(records, wanted)))
         try:
-            fit_changes(chosen, self._columns)
+            fit_changes(chosen, self.columns)
         except SchemaError as error:
             if len(wanted) == 1:
                 return [(int(wanted[0]), f"does not fit the table: {error}")]

@@ -52,7 +52,7 @@ from krishiv_spark.sinks.iceberg.expiry import delete_expired_files, expire_with
 from krishiv_spark.sinks.iceberg.key_rule import KeyRule
 from krishiv_spark.sinks.iceberg.lost_races import LostRaces
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.table_setup import CachedTable, find_table
+from krishiv_spark.sinks.iceberg.table_setup import CachedTable, adapt_to_changes, find_table
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
@@ -163,7 +163,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         """Driver: commit one snapshot with the rows and the epoch's properties."""
         if not staged and not self.mode.replaces:
             return  # a batch job without rows
-        table = self._cache.pop(self._options)
+        table = adapt_to_changes(self._options, self._cache.pop(self._options), staged)
         update = self._create_update(epoch, staged, self.mode, table)
         commit = EpochCommit(self._options, epoch, update, self._key_rule(self.mode, epoch.query))
         try:

@@ -41,10 +41,13 @@ class HistoryChanges(EpochChanges):
         io: Accesses their files.
         paths: The files, in the order of the tasks.
         spec: The columns of the history.
+        columns: The columns of its rows; see `EpochChanges`.
     """
 
-    def __init__(self, io: FileIO, paths: Sequence[str], spec: HistorySpec) -> None:
-        super().__init__(io, paths, spec)
+    def __init__(
+        self, io: FileIO, paths: Sequence[str], spec: HistorySpec, columns: pa.Schema
+    ) -> None:
+        super().__init__(io, paths, spec, columns)
         self._spec = spec
 
     @property

@@ -90,8 +90,8 @@ class HistoryUpdate(MergeOnRead):
         super().__init__(*given)
         self._planned: dict[tuple[int, int | None], SnapshotChanges] = {}
 
-    def _open_changes(self, io: FileIO, paths: Sequence[str]) -> HistoryChanges:
-        return HistoryChanges(io, paths, self._upsert_spec)
+    def _open_changes(self, io: FileIO, paths: Sequence[str], columns: pa.Schema) -> HistoryChanges:
+        return HistoryChanges(io, paths, self._upsert_spec, columns)
 
     def _plan_files(self, table: Table, changes: EpochChanges) -> SnapshotChanges:
         """Return files of new and closed versions as added, and deletes of the closed ones."""

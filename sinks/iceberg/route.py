@@ -180,17 +180,18 @@ class IcebergParticipant(Participant[StagedForTable]):
                 upserts by another key after the epoch was planned.
         """
         from krishiv_spark.sinks.iceberg.epoch_updates import check_fits, check_staged_exist
+        from krishiv_spark.sinks.iceberg.table_setup import adapt_to_changes
 
         del salvaged  # no part of an epoch is ever lost
         mode = self._committer.mode
         if not staged and not mode.replaces:
             return ()
-        table = self._committer.table()
+        reported = [item.staged for item in staged]
+        table = adapt_to_changes(self._options, self._committer.table(), reported)
         try:
             self._committer.check_key(epoch.query)
         except OptionError as error:
             raise CommitRejected(str(error)) from error
-        reported = [item.staged for item in staged]
         check_fits(reported, table.metadata)
         check_staged_exist(table.io, reported)
         return [write_intent_files(table, reported, mode)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from krishiv_spark.errors import OptionError
+from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
 from krishiv_spark.iceberg.catalogs import (
     CatalogFailedError,
     explain_catalog_errors,
@@ -27,6 +27,7 @@ from krishiv_spark.iceberg.embedded import (
 )
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import MERGE_MODE
+from krishiv_spark.sinks.column_policy import grow_columns
 from krishiv_spark.sinks.iceberg.epoch_properties import is_refusal
 from krishiv_spark.sinks.iceberg.expiry import make_default_properties, warn_of_refused_properties
 from krishiv_spark.sinks.iceberg.table_copies import check_own_warehouse, open_own_table
@@ -50,9 +51,18 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
+    from krishiv_spark.sinks.column_policy import Evolution
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+    from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
 
-__all__ = ["CachedTable", "check_table", "check_version", "find_table", "prepare_table"]
+__all__ = [
+    "CachedTable",
+    "adapt_to_changes",
+    "check_table",
+    "check_version",
+    "find_table",
+    "prepare_table",
+]
 
 _NEWEST_VERSION = 2
 _MAX_RACES = 10
@@ -160,7 +170,7 @@ def check_table(
     if accept is not None:
         accept(table)
     columns = to_arrow_columns(table.schema())
-    check_columns(rows, columns, options.table_name, options.schema_evolution)
+    check_columns(rows, columns, options.table_name, _get_evolution(options, columns))
     return table
 
 
@@ -209,7 +219,8 @@ def _adapt_columns(options: IcebergSinkOptions, table: Table, rows: pa.Schema) -
     """Add or widen columns until the rows fit the table."""
     for _ in range(_MAX_RACES):
         columns = to_arrow_columns(table.schema())
-        updates = check_columns(rows, columns, options.table_name, options.schema_evolution)
+        evolution = _get_evolution(options, columns)
+        updates = check_columns(rows, columns, options.table_name, evolution)
         if not updates:
             return table
         with explain_catalog_errors(options, f"change the columns of table {options.table_name}"):
@@ -218,6 +229,38 @@ def _adapt_columns(options: IcebergSinkOptions, table: Table, rows: pa.Schema) -
         f"{FORMAT}: other writers repeatedly change the columns of table {options.table_name}: "
         "restart the query"
     )
+
+
+def _get_evolution(options: IcebergSinkOptions, columns: pa.Schema) -> Evolution:
+    """Return the allowed changes: a table without columns is one that has none yet."""
+    return options.schema_evolution if len(columns) else "add"
+
+
+def adapt_to_changes(
+    options: IcebergSinkOptions, table: Table, staged: Sequence[StagedDataFiles]
+) -> Table:
+    """Add or widen columns for the changes that tasks have staged. Committer.
+
+    Tasks find new columns in the schemas of records, and cannot change the table. The columns of an
+    epoch that fails afterwards remain: its repetition has them too.
+
+    Raises:
+        CommitRejected: If the changes do not fit the table.
+        CatalogFailedError: If the catalog cannot be reached.
+    """
+    given = [pa.ipc.read_schema(pa.py_buffer(item.columns)) for item in staged if item.columns]
+    if not given:
+        return table
+    needed = given[0]
+    for columns in given[1:]:
+        needed = grow_columns(needed, columns, "widen")
+    known = to_arrow_columns(table.schema())
+    if grow_columns(known, needed, _get_evolution(options, known)) is known:
+        return table
+    try:
+        return _adapt_columns(options, table, needed)
+    except SchemaError as error:
+        raise CommitRejected(str(error)) from error
 
 
 def _update_schema(table: Table, updates: Sequence[SchemaUpdate]) -> None:

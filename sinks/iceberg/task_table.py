@@ -86,6 +86,8 @@ class StagedDataFiles:
         changes: Paths of staged changes, see `stage_changes`.
         schema_id: Id of the schema of files and changes. None for data files from an intent: they
             were compared with the table before it was logged.
+        columns: The columns of the changes, serialized, if they may be more than the table's, or
+            wider: the committer adapts the table to them.
         at_s: Time of staging in epoch seconds, by the clock of the task's machine. 0 for files
             from an intent.
     """
@@ -96,6 +98,7 @@ class StagedDataFiles:
     files: tuple[DataFile, ...]
     changes: tuple[str, ...] = ()
     schema_id: int | None = None
+    columns: bytes | None = None
     at_s: float = 0.0
 
     @property

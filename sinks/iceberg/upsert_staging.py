@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -40,8 +40,6 @@ from krishiv_spark.sinks.iceberg.task_table import (
 from krishiv_spark.sinks.upserts import RECORD_ORDER, ChangeColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DELETES",
+    "FURTHER",
     "KEPT",
     "ORDER",
     "PARTITION",
@@ -68,9 +67,6 @@ __all__ = [
     "to_sortable",
 ]
 
-ChangeDecoder: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch]"
-"""Returns the changes of records: the columns of the table, and further columns."""
-
 DELETES = "_krishiv_delete"
 """Name of the column of staged changes that marks deletes."""
 
@@ -83,7 +79,7 @@ PLACE, TIME, READ = "_krishiv_place", "_krishiv_time", "_krishiv_read"
 """Further columns of staged changes of a history: the position of the change as a text, its time,
 and whether a snapshot has read the row."""
 
-_FURTHER = (DELETES, KEPT, POSITION, PARTITION, ORDER, PLACE, TIME, READ)
+FURTHER = (DELETES, KEPT, POSITION, PARTITION, ORDER, PLACE, TIME, READ)
 
 _RANK, _ROW, _GROUP = "_krishiv_rank", "_krishiv_row", "_krishiv_group"
 
@@ -145,12 +141,30 @@ class UpsertSpec(ChangeColumns):
         return batch
 
 
+class ChangeDecoder(Protocol):
+    """A decoder of records of change data, which knows the columns that they need."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns of the table, with those that it needs for the records so far."""
+        ...
+
+    @property
+    def may_grow(self) -> bool:
+        """True if records may add columns to those of the table."""
+        ...
+
+    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the changes of records: `columns`, and further columns."""
+        ...
+
+
 def stage_changes(
     target: TaskTableSpec,
     batches: Iterator[pa.RecordBatch],
     task: Task,
     upsert_spec: UpsertSpec,
-    decoder: ChangeDecoder | None = None,
+    records: ChangeDecoder | None = None,
 ) -> StagedDataFiles | None:
     """Stage the changes of one task, in bounded memory. Executor.
 
@@ -159,33 +173,50 @@ def stage_changes(
         batches: The rows.
         task: The attempt.
         upsert_spec: How rows change others.
-        decoder: Returns the changes of rows that are records of change data.
+        records: The decoder of rows that are records of change data.
+
+    Returns:
+        The staged files, one for all changes with the same columns; None if there are none.
 
     Raises:
         SchemaError: If a value does not fit its column, a key is null or an operation unknown.
     """
-    path = f"{target.locations.data_path}/{file_name_prefix(target, task)}.changes"
     columns = upsert_spec.without_added(to_arrow_columns(target.metadata.schema()))
-    if decoder is None:
+    if records is None:
         checked = (_to_changes(batch, columns, upsert_spec) for batch in batches)
     else:
-        checked = (fit_changes(decoder(batch), columns) for batch in batches)
-    pieces = chunks(checked)
-    first = next(pieces, None)
-    if first is None:
-        return None
+        decoded = (records.decode(batch) for batch in batches)
+        checked = (fit_changes(batch, records.columns) for batch in decoded if batch.num_rows)
+    paths: list[str] = []
     try:
-        with (
-            target.io.new_output(path).create() as stream,
-            pq.ParquetWriter(stream, first.schema, compression="zstd") as writer,
-        ):
-            for rows in itertools.chain([first], pieces):
-                writer.write_table(rows)
+        for schema, some in itertools.groupby(checked, lambda batch: batch.schema):
+            # The nonce of another attempt makes another name.
+            again = Task(task.query, task.epoch, task.partition, task.attempt)
+            prefix = file_name_prefix(target, again if paths else task)
+            paths.append(f"{target.locations.data_path}/{prefix}.changes")
+            _write_changes(target.io, paths[-1], schema, some)
     except BaseException:
-        with contextlib.suppress(Exception):  # best effort: vacuum finds it
-            target.io.delete(path)
+        for path in paths:
+            with contextlib.suppress(Exception):  # best effort: vacuum finds it
+                target.io.delete(path)
         raise
-    return replace(to_staged(target), changes=(path,))
+    if not paths:
+        return None
+    found = replace(to_staged(target), changes=tuple(paths))
+    if records is None or not records.may_grow:
+        return found
+    return replace(found, columns=records.columns.remove_metadata().serialize().to_pybytes())
+
+
+def _write_changes(
+    io: FileIO, path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> None:
+    with (
+        io.new_output(path).create() as stream,
+        pq.ParquetWriter(stream, schema, compression="zstd") as writer,
+    ):
+        for rows in chunks(batches):
+            writer.write_table(rows)
 
 
 def _to_changes(
@@ -210,7 +241,7 @@ def fit_changes(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
         conform(batch.filter(whole), columns, fill=True)
     optional = pa.schema([field.with_nullable(nullable=True) for field in columns])
     fitting = conform(batch, optional, fill=True)
-    for name in _FURTHER:
+    for name in FURTHER:
         if name in batch.schema.names:
             fitting = fitting.append_column(name, batch.column(name))
     return fitting
@@ -298,7 +329,7 @@ def _find_positions(changes: pa.Table) -> Mapping[str, int]:
 
 def drop_further(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return changes without the further columns."""
-    return rows.select([name for name in rows.schema.names if name not in _FURTHER])
+    return rows.select([name for name in rows.schema.names if name not in FURTHER])
 
 
 class EpochChanges:
@@ -308,12 +339,16 @@ class EpochChanges:
         io: Accesses their files.
         paths: The files, in the order of the tasks.
         upsert_spec: How rows change others.
+        columns: The columns of the table. Files may have been staged before it got the newest.
     """
 
-    def __init__(self, io: FileIO, paths: Sequence[str], upsert_spec: UpsertSpec) -> None:
+    def __init__(
+        self, io: FileIO, paths: Sequence[str], upsert_spec: UpsertSpec, columns: pa.Schema
+    ) -> None:
         self._io = io
         self._paths = paths
         self._upsert_spec = upsert_spec
+        self._columns = pa.schema([field.with_nullable(nullable=True) for field in columns])
 
     @property
     def keys(self) -> pa.Table:
@@ -413,7 +448,23 @@ class EpochChanges:
         for path in self._paths:
             with self._io.new_input(path).open() as stream:
                 file = open_input(stream)
-                yield from read_all(file, columns or file.schema.names)
+                for batch in read_all(file, columns or file.schema.names):
+                    yield self._fit(batch, columns)
+
+    def _fit(self, batch: pa.RecordBatch, names: list[str] | None) -> pa.RecordBatch:
+        """Return changes with the table's columns of some names, in this order; None for all."""
+        wanted = [field for field in self._columns if names is None or field.name in names]
+        is_fitting = all(
+            field.name in batch.schema.names and batch.schema.field(field.name).type == field.type
+            for field in wanted
+        )
+        if is_fitting:
+            return batch
+        fitting = conform(batch, pa.schema(wanted), fill=True)
+        for name in FURTHER:
+            if name in batch.schema.names:
+                fitting = fitting.append_column(name, batch.column(name))
+        return fitting if names is None else fitting.select(names)
 
 
 def filter_rows(

@@ -38,6 +38,7 @@ from krishiv_spark.sinks.iceberg.replaced_rows import (
     is_parquet,
     plan_data_files,
 )
+from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, task_table_spec
 from krishiv_spark.sinks.iceberg.upsert_staging import EpochChanges, UpsertSpec, filter_rows
 
@@ -152,7 +153,8 @@ class UpsertUpdate(EpochUpdate):
         check_fits(self.staged, table.metadata)
         if self._changes is None:
             paths = [path for item in self.staged for path in item.changes]
-            self._changes = self._open_changes(table.io, paths)
+            columns = self._upsert_spec.without_added(to_arrow_columns(table.schema()))
+            self._changes = self._open_changes(table.io, paths, columns)
         with _reject_arrow_errors(self._epoch):
             made = self._plan_files(table, self._changes)
             if self._changes.positions:
@@ -163,8 +165,8 @@ class UpsertUpdate(EpochUpdate):
         self._used = {file.file_path for file in (*made.added, *made.deletes)}
         return made
 
-    def _open_changes(self, io: FileIO, paths: Sequence[str]) -> EpochChanges:
-        return EpochChanges(io, paths, self._upsert_spec)
+    def _open_changes(self, io: FileIO, paths: Sequence[str], columns: pa.Schema) -> EpochChanges:
+        return EpochChanges(io, paths, self._upsert_spec, columns)
 
     @abstractmethod
     def _plan_files(self, table: Table, changes: EpochChanges) -> SnapshotChanges:

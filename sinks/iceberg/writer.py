@@ -132,8 +132,9 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
             )
         if self.options.change_format is not None:
             columns = self._find_columns(upsert_spec)
-            upsert_spec.check(columns)
-            self.options.check_units(columns, FORMAT)
+            if len(columns):
+                upsert_spec.check(columns)
+                self.options.check_units(columns, FORMAT)
             return upsert_spec.add_columns(columns)
         upsert_spec.check(self.schema)
         return upsert_spec.add_columns(upsert_spec.without_op(self.schema))
@@ -141,9 +142,12 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
     def _find_columns(self, upsert_spec: UpsertSpec) -> pa.Schema:
         """Return the columns of the rows of change data: declared, or those that the table has.
 
+        A table that is missing has none: it is created without columns, and the committer of the
+        first epoch adds those that the schemas of its records describe.
+
         Raises:
-            OptionError: If the rows are no records, or the table is missing and no columns are
-                declared.
+            OptionError: If the rows are no records, or the table is missing and gets partitions or
+                an order.
         """
         self.options.check_records(self.schema, FORMAT)
         upsert_spec.check_records(self.schema)
@@ -153,13 +157,16 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         from krishiv_spark.sinks.iceberg.table_setup import find_table
 
         table = find_table(self.options)
-        if table is None:
+        if table is not None:
+            return upsert_spec.without_added(to_arrow_columns(table.schema()))
+        if self.options.partition_by or self.options.sort_by or self.options.mode != "upsert":
             raise OptionError(
-                f"{FORMAT}: table {self.options.table_name} does not exist, and events have no "
-                "types: declare its columns with 'tableSchema', such as 'id BIGINT, name STRING', "
-                "or create the table first"
+                f"{FORMAT}: table {self.options.table_name} does not exist, and 'partitionBy', "
+                "'sortBy' and 'mode' = 'scd2' need its columns before the first event: declare "
+                "them with 'tableSchema', such as 'id BIGINT, name STRING', or create the table "
+                "first"
             )
-        return upsert_spec.without_added(to_arrow_columns(table.schema()))
+        return pa.schema([])
 
     def _check_history(self, table: Table) -> None:
         """Refuse a table that is no history, if epochs write one. Planner."""
@@ -192,8 +199,7 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
             from krishiv_spark.sinks.iceberg.upsert_staging import stage_changes
 
             records = self.read_records(plan)
-            decode = None if records is None else records.decode
-            return stage_changes(plan, batches, task, upsert_spec, decode)
+            return stage_changes(plan, batches, task, upsert_spec, records)
 
     def read_records(self, plan: TaskTableSpec) -> ChangeRecords | None:
         """Executor: return the decoder of change data; None for rows."""

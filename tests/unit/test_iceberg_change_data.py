@@ -273,7 +273,6 @@ def test_a_declared_column_is_added_to_the_table(tmp_path):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"tableSchema": ""}, "does not exist, and events have no types"),
         ({"keyColumns": "nr"}, "'keyColumns' names 'nr', but the columns are id, n, text"),
         ({"tableSchema": "id FLOAT"}, "cannot be a key"),
     ],

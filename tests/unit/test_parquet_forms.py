@@ -164,7 +164,7 @@ def test_a_short_file_of_staged_changes_is_an_error(short):
 
             return Input()
 
-    changes = EpochChanges(Disk(), [str(short)], UpsertSpec(("a",), None, None))
+    changes = EpochChanges(Disk(), [str(short)], UpsertSpec(("a",), None, None), pa.schema([]))
     with pytest.raises(pa.ArrowInvalid, match="row group 0 has 3 rows by the footer"):
         list(changes.read_batches(["b"]))
 
