@@ -48,6 +48,8 @@ from krishiv_spark.jobs.models import (
 from krishiv_spark.kafka.client import KafkaFailedError, KafkaRefusedError
 from krishiv_spark.kafka.records.scanner import RecordError
 from krishiv_spark.kafka.schemas.avro_derive import DERIVED_TYPES
+from krishiv_spark.kafka.schemas.json_schema_encode import DERIVED_JSON_TYPES
+from krishiv_spark.kafka.schemas.protobuf_derive import DERIVED_PROTO_TYPES
 from krishiv_spark.metrics.definitions import METRICS
 from krishiv_spark.options import Options
 from krishiv_spark.parquet.footers import (
@@ -304,7 +306,7 @@ def blocks() -> dict[str, str]:
     }
     tables |= {f"error.{error.__name__}": error_block(error) for error in ERRORS}
     tables["metrics"] = metrics_table()
-    tables["avro.types"] = avro_types_table()
+    tables["schemas.written"] = written_types_table()
     for name, part in JOB_PARTS.items():
         tables[name] = keys_table(part)
     tables["shared.source"] = options_table(SourceOptions)
@@ -316,21 +318,39 @@ def blocks() -> dict[str, str]:
     return {**tables, **storage_tables()}
 
 
-def avro_types_table() -> str:
-    """Return the Avro type of each type of Spark, as the Kafka sink derives it."""
-    rows = [[f"`{name}`", f"`{_show_avro(avro)}`"] for name, _, avro in DERIVED_TYPES]
+def written_types_table() -> str:
+    """Return the types of schemas that the Kafka sink derives from columns, for each form."""
+    rows: dict[str, list[str]] = {}
+    forms = (
+        [(name, _show_avro(avro)) for name, _, avro in DERIVED_TYPES],
+        [(name, f"`{proto.rpartition('.')[2]}`") for name, _, proto in DERIVED_PROTO_TYPES],
+        [(name, _show_json(schema)) for name, _, schema in DERIVED_JSON_TYPES],
+    )
+    for place, form in enumerate(forms):
+        for name, shown in form:
+            rows.setdefault(f"`{name}`", [""] * len(forms))[place] = shown
     more = [
-        ["`DECIMAL(p, s)`", "`bytes`, `decimal(p, s)`"],
-        ["`ARRAY<T>`", "`array` of T"],
-        ["`MAP<STRING, T>`", "`map` of T"],
-        ["`STRUCT<...>`", "`record`"],
-        ["nullable T", "`[null, T]`, default null"],
+        ["`DECIMAL(p, s)`", "`bytes`, `decimal(p, s)`", "", "`number`"],
+        ["`ARRAY<T>`", "`array` of T", "`repeated` T", "`array` of T"],
+        [
+            "`MAP<STRING, T>`",
+            "`map` of T",
+            "`map<string, T>`",
+            "`object`, `additionalProperties` T",
+        ],
+        ["`STRUCT<...>`", "`record`", "a nested message", "`object`"],
+        ["nullable T", "`[null, T]`, default null", "`optional` T", "T, not `required`"],
     ]
-    return table(["Spark", "Avro"], [*rows, *more])
+    head = ["Spark", "Avro", "Protobuf", "JSON Schema"]
+    return table(head, [*([name, *shown] for name, shown in rows.items()), *more])
 
 
 def _show_avro(avro: Any) -> str:
-    return avro if isinstance(avro, str) else f"{avro['type']}`, `{avro['logicalType']}"
+    return f"`{avro}`" if isinstance(avro, str) else f"`{avro['type']}`, `{avro['logicalType']}`"
+
+
+def _show_json(schema: Any) -> str:
+    return ", ".join(f"`{each}`" for each in schema.values())
 
 
 def storage_tables() -> dict[str, str]:

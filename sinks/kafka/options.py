@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.kafka.config import KafkaOptions
-from krishiv_spark.kafka.schemas.registry import Part, RegistrySettings
+from krishiv_spark.kafka.schemas.registry import REGISTERED_FORMS, Part, RegistrySettings
 from krishiv_spark.sinks.options import LogPlaceOptions
 
 __all__ = ["KafkaSinkOptions", "SinkRegistry"]
@@ -93,8 +93,8 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
         value_format: Form of values.
         key_format: Form of keys.
         registry: The schema registry.
-        value_schema: Avro schema of values.
-        key_schema: Avro schema of keys.
+        value_schema: Schema of values.
+        key_schema: Schema of keys.
         on_lost_transactions: Action after brokers have aborted a part of a committed epoch.
     """
 
@@ -139,13 +139,13 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
         description="Maximum size of a batch in bytes, before compression. The topic's "
         "`max.message.bytes` must allow it.",
     )
-    value_format: Literal["raw", "avro"] = Field(
+    value_format: Literal["raw", "avro", "protobuf", "json-schema"] = Field(
         default="raw",
-        description="Write the column `value` as bytes (`raw`), or as an Avro record of a schema "
-        "registry (`avro`, with `registry.url`). Without a column `value`, all columns but Kafka's "
-        "are its fields: [kafka-schemas.md](kafka-schemas.md#write-avro).",
+        description="Write the column `value` as bytes (`raw`), or as a record of a schema "
+        "registry (the other forms, with `registry.url`). Without a column `value`, all columns "
+        "but Kafka's are its fields: [kafka-schemas.md](kafka-schemas.md#write).",
     )
-    key_format: Literal["raw", "avro"] = Field(
+    key_format: Literal["raw", "avro", "protobuf", "json-schema"] = Field(
         default="raw", description="The same for the column `key`."
     )
     registry: Annotated[SinkRegistry | None, BeforeValidator(_parse_registry)] = Field(
@@ -157,10 +157,11 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
     )
     value_schema: str | None = Field(
         default=None,
-        description="Avro schema of the values, as JSON. Default: derived from the columns.",
+        description="Schema of the values: JSON, or the text of a `.proto` file. Default: derived "
+        "from the columns.",
     )
     key_schema: str | None = Field(
-        default=None, description="Avro schema of the keys, as JSON. Default: derived."
+        default=None, description="Schema of the keys. Default: derived from the column."
     )
     on_lost_transactions: Literal["repair", "error"] = Field(
         default="repair",
@@ -170,10 +171,14 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
     )
 
     @property
-    def avro_parts(self) -> tuple[Part, ...]:
-        """The parts of a record that are written as Avro."""
-        values: tuple[Part, ...] = ("value",) if self.value_format == "avro" else ()
-        return (*values, "key") if self.key_format == "avro" else values
+    def registered_parts(self) -> tuple[Part, ...]:
+        """The parts of a record that are written with schemas of a registry."""
+        parts: tuple[Part, Part] = ("value", "key")
+        return tuple(part for part in parts if self.form_of(part) != "raw")
+
+    def form_of(self, part: Part) -> str:
+        """Return the form of values or keys."""
+        return self.key_format if part == "key" else self.value_format
 
     def given_schema(self, part: Part) -> str | None:
         """Return the schema of a part that the user has given."""
@@ -186,18 +191,24 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
             given = self.given_schema(part) is not None
             versioned = self.registry is not None and part in self.registry.versioned
             version = "registry.version" if part == "value" else "registry.key.version"
-            if part in self.avro_parts and self.registry is None:
-                raise ValueError(f"option '{part}Format' = 'avro' needs the option 'registry.url'")
-            if given and part not in self.avro_parts:
-                raise ValueError(f"option '{part}Schema' needs the option '{part}Format' = 'avro'")
+            if part in self.registered_parts and self.registry is None:
+                raise ValueError(
+                    f"option '{part}Format' = {self.form_of(part)!r} needs the option "
+                    "'registry.url'"
+                )
+            if given and part not in self.registered_parts:
+                raise ValueError(
+                    f"option '{part}Schema' needs the option '{part}Format', of "
+                    f"{', '.join(REGISTERED_FORMS)}"
+                )
             if given and versioned:
                 raise ValueError(
                     f"option '{part}Schema' and '{version}' both name the schema: set one of them"
                 )
-        if self.registry is not None and not self.avro_parts:
+        if self.registry is not None and not self.registered_parts:
             raise ValueError(
-                "option 'registry.url' needs the option 'valueFormat' = 'avro' or 'keyFormat' = "
-                "'avro'"
+                "option 'registry.url' needs the option 'valueFormat' or 'keyFormat', of "
+                f"{', '.join(REGISTERED_FORMS)}"
             )
         if self.registry is not None:
             self.registry.registry.check_messages(self.value_format, self.key_format)

@@ -61,7 +61,7 @@ class StagedTransaction(Value):
         offset: Offset of its first record there; -1 if it is unknown.
         form: Form of the checksum.
         topics: Names and ids of the topics it wrote to; empty if the cluster has no ids.
-        schemas: The parts of a record that are Avro, each with the id of its schema; None without.
+        schemas: The parts of a record with schemas, each with the id of its schema; None without.
     """
 
     transaction: Transaction

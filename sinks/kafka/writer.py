@@ -41,7 +41,7 @@ from krishiv_spark.sinks.options import log_in_checkpoint
 from krishiv_spark.spark.query_target import QueryTarget, digest_of
 
 if TYPE_CHECKING:
-    from krishiv_spark.sinks.kafka.avro_rows import PlannedSchemas
+    from krishiv_spark.sinks.kafka.registered_rows import PlannedSchemas
 
 __all__ = [
     "KafkaAtLeastOnceWriter",
@@ -60,7 +60,7 @@ class KafkaPlan:
         topic: The topic of the option ``topic``; None without that option.
         generation_count: Number of generations so far, including this one.
         salvaged: The part of an epoch that is visible already, and must not be staged again.
-        schemas: The Avro schemas of an epoch; empty for other forms.
+        schemas: The schemas of an epoch; empty for raw records.
         salvaged_schemas: Those with which the salvaged part was written.
     """
 
@@ -191,10 +191,10 @@ def check_writable(
     # In mode "complete" a stream appends its whole result each time, as with Spark's own sink.
     if mode is OutputMode.REPLACE and (not streaming or options.job is not None):
         raise OptionError("krishiv-kafka: a topic cannot be overwritten: use mode('append')")
-    if options.avro_parts:
-        from krishiv_spark.sinks.kafka.avro_rows import AvroColumns, check_schemas
+    if options.registered_parts:
+        from krishiv_spark.sinks.kafka.registered_rows import RegisteredColumns, check_schemas
 
-        check_columns(AvroColumns.from_schema(options, schema).schema, options.topic)
+        check_columns(RegisteredColumns.from_schema(options, schema).schema, options.topic)
         check_schemas(options, schema)
     else:
         check_columns(schema, options.topic)
@@ -214,9 +214,9 @@ def _find_ids(salvaged: Salvaged[StagedTransaction] | None) -> dict[str, int] | 
 def _plan_schemas(
     options: KafkaSinkOptions, schema: pa.Schema, known: dict[str, int] | None = None
 ) -> PlannedSchemas:
-    if not options.avro_parts:
+    if not options.registered_parts:
         return {}
-    from krishiv_spark.sinks.kafka.avro_rows import plan_schemas
+    from krishiv_spark.sinks.kafka.registered_rows import plan_schemas
 
     return plan_schemas(options, schema, known)
 
@@ -229,11 +229,9 @@ def _encode(
 ) -> Iterator[pa.RecordBatch]:
     if not planned:
         return batches
-    from krishiv_spark.kafka.records import warm_ahead
-    from krishiv_spark.sinks.kafka.avro_rows import AvroRows
+    from krishiv_spark.sinks.kafka.registered_rows import RegisteredRows
 
-    warm_ahead("avro writer")
-    return AvroRows(options, schema, planned).encode(batches)
+    return RegisteredRows(options, schema, planned).encode(batches)
 
 
 def _open_first_client(options: KafkaSinkOptions, *, streaming: bool) -> KafkaClient:

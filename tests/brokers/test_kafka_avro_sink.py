@@ -16,7 +16,7 @@ from krishiv_spark.errors import KrishivError, OptionError, SchemaError, SinkErr
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.schemas.registry import RegistrySettings, SchemaRegistry, open_registry
 from krishiv_spark.sinks.base import OutputMode, Ownership, Salvaged, Task
-from krishiv_spark.sinks.kafka import avro_rows, writer
+from krishiv_spark.sinks.kafka import registered_rows, writer
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.writer import KafkaAtLeastOnceWriter, KafkaPlan, KafkaWriter
 from krishiv_spark.sources.kafka.registered_values import RegisteredValues, make_reader_schema
@@ -55,7 +55,7 @@ def onlooker(cluster):
 def new_process():
     """Each test starts with what a new process knows."""
     open_registry.cache_clear()
-    avro_rows._find_version.cache_clear()
+    registered_rows._find_version.cache_clear()
 
 
 class Bench:
@@ -280,9 +280,9 @@ def test_the_same_schema_is_registered_in_each_subject(bench):
 def test_planted_an_id_taken_from_another_subject_is_found(bench, monkeypatch):
     original = SchemaRegistry._place
 
-    def place(self, subject, text, request, verb):
-        known = {given: found for (_, given), found in self._by_text.items()}
-        return known.get(text) or original(self, subject, text, request, verb)
+    def place(self, subject, text, *more):
+        known = {given: found for (_, given, _), found in self._by_text.items()}
+        return known.get(text) or original(self, subject, text, *more)
 
     monkeypatch.setattr(SchemaRegistry, "_place", place)
     with pytest.raises(AssertionError):
@@ -315,7 +315,7 @@ def replay_with_a_newer_schema(bench):
     assert dict(staged[0].schemas) == {"value": old}
     before = sorted(bench.onlooker.waiting(bench.topic), key=lambda each: each.value)
     newest = bench.register(record(ID, NOTE))
-    avro_rows._find_version.cache_clear()  # the planner is a new process
+    registered_rows._find_version.cache_clear()  # the planner is a new process
     open_registry.cache_clear()
     plan = one.plan(Ownership(2, 2, Salvaged(7, [staged[0]])))
     assert plan.schemas["value"].id == newest, "the next epoch takes the newest"
@@ -344,7 +344,7 @@ def test_an_epoch_is_not_completed_in_another_form(bench):
     staged = one.stage(iter([batch]), Task("query", 7, 0, 0, 1), one.plan(Ownership(1, 1)))
     with_key = pa.schema([*ONLY_ID, pa.field("key", pa.string())])
     other = bench.writer(with_key, KafkaWriter, keyFormat="avro")
-    with pytest.raises(OptionError, match="was written with Avro for value: continue with"):
+    with pytest.raises(OptionError, match="was written with schemas for value: continue with"):
         other.plan(Ownership(2, 2, Salvaged(7, [staged])))
 
 

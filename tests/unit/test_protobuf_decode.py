@@ -1,35 +1,23 @@
 """Protobuf records as Arrow columns, compared with Google's parser over generated schemas."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from protobuf_cases import BadRecordError, compiled, messages, read, same, schemas
+from protobuf_cases import (
+    BadRecordError,
+    compiled,
+    decode,
+    messages,
+    read,
+    same,
+    schemas,
+)
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.protobuf_decode import ProtobufDecoder
 from krishiv_spark.kafka.schemas.protobuf_files import encode_indexes, find_message, message_class
 
 pytestmark = pytest.mark.filterwarnings("ignore:Python version 3:FutureWarning")
-
-
-def decode(descriptor, records, writer=None, names=None):
-    """Decode records, None among them, as a batch of Kafka has them: one after the other."""
-    fields = [each.name for each in descriptor.fields] if names is None else names
-    decoder = ProtobufDecoder(writer or descriptor.file, descriptor, fields)
-    head = encode_indexes(find_message(writer or descriptor.file, descriptor.full_name))[0]
-    framed = [None if each is None else head + each for each in records]
-    return decode_framed(decoder, framed)
-
-
-def decode_framed(decoder, framed):
-    sizes = np.array([len(each or b"") for each in framed], np.int64)
-    ends = np.cumsum(sizes)
-    starts = np.where([each is None for each in framed], -1, ends - sizes)
-    data = np.frombuffer(b"".join(each or b"" for each in framed) or b"\0", np.uint8)
-    decoded = decoder.decode(data, starts, ends)
-    decoded.values.validate(full=True)
-    return decoded
 
 
 def check(descriptor, records, decoded):

@@ -67,6 +67,17 @@ def _warm_up_protobuf_reader() -> None:
     values.build(program.root)
 
 
+def _warm_up_protobuf_writer() -> None:
+    import pyarrow as pa
+
+    from krishiv_spark.kafka.schemas.protobuf_encode import ProtobufEncoder
+    from krishiv_spark.kafka.schemas.protobuf_types import ProtoField, ProtoMessage
+
+    message = ProtoMessage("", (ProtoField("number", 1, "int64"),))
+    rows = pa.StructArray.from_arrays([pa.array([1], pa.int64())], ["number"])
+    ProtobufEncoder(message, rows.type).encode(rows)
+
+
 def _one_record(data: bytes) -> Any:
     import numpy as np
 
@@ -80,6 +91,7 @@ _LOADERS: dict[str, Callable[[], None]] = {
     "avro reader": _warm_up_avro_reader,
     "avro writer": _warm_up_avro_writer,
     "protobuf reader": _warm_up_protobuf_reader,
+    "protobuf writer": _warm_up_protobuf_writer,
 }
 
 
@@ -87,7 +99,8 @@ def warm_ahead(*names: str) -> None:
     """Start to load kernels in threads. Executor, at the start of each task.
 
     Args:
-        names: Kernels besides those of records: "avro reader", "avro writer", "protobuf reader".
+        names: Kernels besides those of records: "avro reader", "avro writer", "protobuf reader",
+            "protobuf writer".
     """
     for name in (_RECORDS, *names):
         _start_thread(os.getpid(), name)  # a thread does not survive a fork

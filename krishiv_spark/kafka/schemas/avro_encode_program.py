@@ -5,20 +5,19 @@ Types that do not fit are an error here, before a row is read. It names the colu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.avro_defaults import encode_default
 from krishiv_spark.kafka.schemas.avro_program import describe
 from krishiv_spark.kafka.schemas.avro_types import MISSING, AvroField, AvroType, find_single_type
+from krishiv_spark.kafka.schemas.encode_nodes import ROWS, EncodeProgram, Node
 from krishiv_spark.messages.suggestions import did_you_mean
 
-__all__ = ["EncodeOp", "EncodeProgram", "Node", "compile_encoder"]
+__all__ = ["EncodeOp", "compile_encoder"]
 
 
 class EncodeOp:
@@ -54,57 +53,6 @@ _MOST_BYTES = {
 
 _MOST_BRANCHES = 64
 """Branches of a union whose number takes one byte."""
-
-_ROWS = -1
-
-
-@dataclass
-class Node:
-    """A column of the rows, or one within another.
-
-    Attributes:
-        index: Its number.
-        kind: "number", "decimal", "bytes", "list", "struct", "enum" or "null".
-        path: The column and the fields within it, for messages.
-        children: Elements of a list, key and value of a map, fields of a struct.
-        names: The field of each child of a struct.
-        to: The Arrow type whose bits are encoded; None for that of the column.
-        divisor: Microseconds in the unit of the schema.
-        symbols: Of an enum.
-    """
-
-    index: int
-    kind: str
-    path: str
-    children: list[Node] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    to: pa.DataType | None = None
-    divisor: int = 1
-    symbols: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class EncodeProgram:
-    """Instructions that encode rows.
-
-    Attributes:
-        root: The column of the whole value.
-        nodes: All columns by number.
-        code: The instructions.
-        constants: Bytes to which they refer.
-        depth: Nesting of lists.
-        paths: For each instruction the column that it encodes.
-        bytes_each: Most bytes of an element of each list, by the number of its column, without
-            those of texts; of a row by -1.
-    """
-
-    root: Node
-    nodes: Sequence[Node]
-    code: NDArray[np.int64]
-    constants: bytes
-    depth: int
-    paths: Sequence[str]
-    bytes_each: dict[int, int]
 
 
 def compile_encoder(
@@ -157,9 +105,9 @@ class _EncodeCompiler:
         self.paths: list[str] = []
         self.constants = bytearray()
         self.depth = 0
-        self.bytes_each: dict[int, int] = {_ROWS: 0}
+        self.bytes_each: dict[int, int] = {ROWS: 0}
         self._path = [path] if path else []
-        self._lists = [_ROWS]
+        self._lists = [ROWS]
 
     @property
     def path(self) -> str:

@@ -7,14 +7,14 @@ are not checked. A type that no column can have is refused by the path of its fi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
 
-__all__ = ["parse_json_schema"]
+__all__ = ["parse_json_schema", "parse_written_schema", "read_title"]
 
 _SIMPLE = {
     "boolean": pa.bool_(),
@@ -40,10 +40,34 @@ def parse_json_schema(text: str, references: Sequence[tuple[str, str]] = ()) -> 
             contains itself, a union of several types, an object whose fields are not declared. It
             names the field.
     """
+    return parse_written_schema(text, references)[0]
+
+
+def parse_written_schema(
+    text: str, references: Sequence[tuple[str, str]] = ()
+) -> tuple[pa.Field, Collection[tuple[str, ...]]]:
+    """Return the same, and the paths of fields that each record must have, with null for none.
+
+    A path has "[]" for the elements of an array, and "{}" for the values of a map.
+
+    Raises:
+        SchemaError: As `parse_json_schema`.
+    """
     documents = {name: _load(each) for name, each in references}
     root = _load(text)
-    kind, nullable = _SchemaParser({**documents, "": root}).parse(root, "", (), ())
-    return pa.field("value", kind, nullable=nullable)
+    parser = _SchemaParser({**documents, "": root})
+    kind, nullable = parser.parse(root, "", (), ())
+    return pa.field("value", kind, nullable=nullable), parser.required_nulls
+
+
+def read_title(text: str) -> str:
+    """Return the title of a schema; empty without one.
+
+    Raises:
+        SchemaError: If the text is no valid JSON.
+    """
+    root = _load(text)
+    return str(root.get("title", "")) if isinstance(root, dict) else ""
 
 
 def _load(text: str) -> Any:
@@ -62,6 +86,8 @@ class _SchemaParser:
 
     def __init__(self, documents: Mapping[str, Any]) -> None:
         self._documents = documents
+        self.required_nulls: set[_Path] = set()
+        """Fields that each record must have, with null for none."""
 
     def parse(
         self, schema: Any, document: str, path: _Path, seen: _Path
@@ -123,6 +149,8 @@ class _SchemaParser:
         for name, each in fields.items():
             kind, nullable = self.parse(each, document, (*path, name), seen)
             found.append(pa.field(name, kind, nullable=nullable or name not in required))
+            if nullable and name in required:
+                self.required_nulls.add((*path, name))
         return pa.struct(found)
 
     def _choose(

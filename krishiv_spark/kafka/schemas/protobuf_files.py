@@ -24,6 +24,7 @@ from krishiv_spark.messages.suggestions import did_you_mean
 
 __all__ = [
     "compile_proto",
+    "encode_index",
     "encode_indexes",
     "find_message",
     "list_messages",
@@ -249,6 +250,17 @@ def encode_indexes(message: Any) -> tuple[bytes, ...]:
             )
     headers = [_zigzag(len(path)) + b"".join(map(_zigzag, path)) for path in sorted(forms)]
     return (b"\0", *headers) if (0,) in forms else tuple(headers)
+
+
+def encode_index(message: Any) -> bytes:
+    """Return the header by which the serializer in Java names a message of its file.
+
+    Raises:
+        SchemaError: As `encode_indexes`.
+    """
+    encode_indexes(message)  # refuses what readers could take for another message
+    path = _find_path(message, counts_maps=False)
+    return b"\0" if path == (0,) else _zigzag(len(path)) + b"".join(map(_zigzag, path))
 
 
 def _find_path(message: Any, *, counts_maps: bool) -> tuple[int, ...]:

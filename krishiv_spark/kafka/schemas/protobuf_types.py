@@ -77,6 +77,7 @@ class ProtoField:
         number: Its number in records.
         kind: A scalar type, "enum", "message" or "group".
         is_repeated: True for lists and maps.
+        is_packed: True for numbers that are written one after the other, with one tag.
         has_presence: True if a record may lack it, other than with its default.
         is_required: True if each record must have it (proto2).
         default: The value that the schema declares for records without it; None without one.
@@ -90,6 +91,7 @@ class ProtoField:
     number: int
     kind: str
     is_repeated: bool = False
+    is_packed: bool = False
     has_presence: bool = False
     is_required: bool = False
     default: Any = None
@@ -187,6 +189,7 @@ def _read_field(of: Any, outer: tuple[str, ...]) -> ProtoField:
         of.number,
         kind,
         is_repeated=of.is_repeated,
+        is_packed=of.is_packed,
         has_presence=of.has_presence,
         is_required=of.is_required,
         default=of.default_value if of.has_default_value else None,

@@ -194,6 +194,10 @@ class RegistrySettings:
             return self.key_subject, self.key_version
         return self.subject, self.version
 
+    def choose_message(self, part: Part) -> str | None:
+        """Return the name of the Protobuf message of values or keys, if the user has named it."""
+        return self.key_message if part == "key" else self.message
+
     def check_messages(self, value_form: str, key_form: str) -> None:
         """Refuse the name of a message for values or keys of another form than Protobuf.
 
@@ -267,7 +271,7 @@ class SchemaRegistry:
         self._settings = settings
         self._client = _create_client(settings)
         self._by_id: dict[int, RegisteredSchema] = {}
-        self._by_text: dict[tuple[str, str], RegisteredSchema] = {}
+        self._by_text: dict[tuple[str, str, str], RegisteredSchema] = {}
 
     def find(self, schema_id: int) -> RegisteredSchema:
         """Return the schema of an id; a registry that is away is waited for.
@@ -296,20 +300,36 @@ class SchemaRegistry:
         found = self._ask(what, lambda: self._client.get_version(subject, which), _AT_START_S)
         return self._read(found.schema_id, found.schema, found.version)
 
-    def register(self, subject: str, text: str) -> RegisteredSchema:
-        """Register an Avro schema in a subject, unless it has it, and return it. Planner.
+    def find_newest(self, subject: str) -> RegisteredSchema | None:
+        """Return the newest version of a subject; None if the registry has no such subject.
+
+        Raises:
+            KrishivError: As for `find`.
+        """
+        try:
+            return self.find_version(subject, None)
+        except SchemaError:
+            return None
+
+    def register(self, subject: str, text: str, kind: str = "avro") -> RegisteredSchema:
+        """Register a schema in a subject, unless it has it, and return it. Planner.
 
         A schema has the same id in each subject, and each subject must have it: consumers look it
         up there. So results are cached by both.
+
+        Args:
+            subject: The subject.
+            text: The schema.
+            kind: Its form, as `RegisteredSchema.kind`.
 
         Raises:
             SchemaError: If it is not compatible with the versions of the subject.
             KrishivError: As for `find`.
         """
-        return self._place(subject, text, self._client.register_schema, "register")
+        return self._place(subject, text, kind, self._client.register_schema, "register")
 
-    def look_up(self, subject: str, text: str) -> RegisteredSchema:
-        """Return an Avro schema that a subject has, and register nothing. Planner.
+    def look_up(self, subject: str, text: str, kind: str = "avro") -> RegisteredSchema:
+        """Return a schema that a subject has, and register nothing. Planner.
 
         Raises:
             SchemaError: If the subject does not have it.
@@ -320,25 +340,25 @@ class SchemaRegistry:
             found: int = self._client.lookup_schema(subject, schema).schema_id
             return found
 
-        return self._place(subject, text, request, "look up")
+        return self._place(subject, text, kind, request, "look up")
 
     def _place(
-        self, subject: str, text: str, request: Callable[[str, Any], int], verb: str
+        self, subject: str, text: str, kind: str, request: Callable[[str, Any], int], verb: str
     ) -> RegisteredSchema:
         from confluent_kafka.schema_registry import Schema
 
-        known = self._by_text.get((subject, text))
+        known = self._by_text.get((subject, text, kind))
         if known is None:
             what = f"the schema of the rows in the subject {subject!r}"
-            schema = Schema(text, "AVRO")
+            schema = Schema(text, next(name for name, one in _KINDS.items() if one == kind))
             given = self._ask(what, partial(request, subject, schema), _AT_START_S, verb)
             known = self.find(given)
-            if not _is_same(known, text):
+            if known.kind != kind or not _SAME[kind](known.text, text):
                 raise SchemaError(
                     f"the schema registry {self._settings.url} has the id {given} for {what}, but "
                     f"returns another schema for this id: {known.text[:200]}"
                 )
-            self._by_text[subject, text] = known
+            self._by_text[subject, text, kind] = known
         return known
 
     def _read(self, schema_id: int, raw: Any, version: int) -> RegisteredSchema:
@@ -424,11 +444,30 @@ class SchemaRegistry:
         )
 
 
-def _is_same(known: RegisteredSchema, text: str) -> bool:
-    """Return True if a schema of the registry describes the bytes that another one writes."""
-    if _to_canonical(known.text) != _to_canonical(text):
+def _is_same_avro(known: str, text: str) -> bool:
+    if _to_canonical(known) != _to_canonical(text):
         return False
-    return _to_meaning(parse_avro_schema(known.text)) == _to_meaning(parse_avro_schema(text))
+    return _to_meaning(parse_avro_schema(known)) == _to_meaning(parse_avro_schema(text))
+
+
+def _is_same_protobuf(known: str, text: str) -> bool:
+    """Compare the descriptors: a registry may write the text in another way."""
+    from krishiv_spark.kafka.schemas.protobuf_files import compile_proto
+
+    one, other = (compile_proto(RegisteredSchema(0, "protobuf", each)) for each in (known, text))
+    return bool(one.serialized_pb == other.serialized_pb)
+
+
+def _is_same_json(known: str, text: str) -> bool:
+    return bool(json.loads(known) == json.loads(text))
+
+
+_SAME: Mapping[str, Callable[[str, str], bool]] = {
+    "avro": _is_same_avro,
+    "protobuf": _is_same_protobuf,
+    "json-schema": _is_same_json,
+}
+"""Whether a schema of the registry describes the bytes that another one writes, by form."""
 
 
 def _to_canonical(text: str) -> str:

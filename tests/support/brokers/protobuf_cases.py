@@ -10,7 +10,9 @@ from google.protobuf import message as google
 from grpc_tools import protoc
 from hypothesis import strategies as st
 
+from krishiv_spark.kafka.schemas.protobuf_decode import ProtobufDecoder
 from krishiv_spark.kafka.schemas.protobuf_files import (
+    encode_indexes,
     find_message,
     message_class,
     read_descriptors,
@@ -206,6 +208,28 @@ def _scalars(field):
     if name == "BOOL":
         return st.booleans()
     return st.binary(max_size=9) if field.type == field.TYPE_BYTES else st.text(max_size=9)
+
+
+# --- the values that our decoder reads
+
+
+def decode(descriptor, records, writer=None, names=None):
+    """Decode records, None among them, as a batch of Kafka has them: one after the other."""
+    fields = [each.name for each in descriptor.fields] if names is None else names
+    decoder = ProtobufDecoder(writer or descriptor.file, descriptor, fields)
+    head = encode_indexes(find_message(writer or descriptor.file, descriptor.full_name))[0]
+    framed = [None if each is None else head + each for each in records]
+    return decode_framed(decoder, framed)
+
+
+def decode_framed(decoder, framed):
+    sizes = np.array([len(each or b"") for each in framed], np.int64)
+    ends = np.cumsum(sizes)
+    starts = np.where([each is None for each in framed], -1, ends - sizes)
+    data = np.frombuffer(b"".join(each or b"" for each in framed) or b"\0", np.uint8)
+    decoded = decoder.decode(data, starts, ends)
+    decoded.values.validate(full=True)
+    return decoded
 
 
 # --- the values that Google's parser reads

@@ -8,8 +8,8 @@ import pytest
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas import registry
-from krishiv_spark.sinks.kafka.avro_rows import AvroColumns
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.registered_rows import RegisteredColumns
 
 OPTIONS = KafkaSinkOptions.parse(
     {
@@ -26,12 +26,12 @@ OPTIONS = KafkaSinkOptions.parse(
 def test_a_column_of_kafka_in_another_case_is_no_field_of_the_value(name):
     schema = pa.schema([("id", pa.int64()), (name, pa.binary())])
     with pytest.raises(SchemaError, match=rf"{name!r} would be .*rename it to {name.lower()!r}"):
-        AvroColumns.from_schema(OPTIONS, schema)
+        RegisteredColumns.from_schema(OPTIONS, schema)
 
 
 def test_other_columns_are_the_fields_of_the_value():
     schema = pa.schema([("id", pa.int64()), ("key", pa.binary()), ("Keys", pa.binary())])
-    assert AvroColumns.from_schema(OPTIONS, schema).fields == ("id", "Keys")
+    assert RegisteredColumns.from_schema(OPTIONS, schema).fields == ("id", "Keys")
 
 
 def schema_of(kind, doc="", **more):

@@ -1,4 +1,4 @@
-"""Rows as Avro records of a schema registry: which columns, which schema, and their encoding.
+"""Rows as records of a schema registry: which columns, which schema, and their encoding.
 
 The planner finds the schemas and registers them, once in its process and before a task starts.
 Schemas and ids travel in the plan, so tasks need no registry. The ids are in the epoch log too: an
@@ -14,9 +14,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.kafka.schemas.avro_derive import derive_schema, to_avro_name
-from krishiv_spark.kafka.schemas.avro_encode_program import compile_encoder
-from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
+from krishiv_spark.kafka.schemas.avro_derive import to_avro_name
 from krishiv_spark.kafka.schemas.registry import (
     Part,
     RegisteredSchema,
@@ -24,24 +22,24 @@ from krishiv_spark.kafka.schemas.registry import (
     open_registry,
 )
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions, SinkRegistry
+from krishiv_spark.sinks.kafka.record_forms import FORMS, RowEncoder
 
-__all__ = ["AvroColumns", "AvroRows", "PlannedSchemas", "check_schemas", "plan_schemas"]
+__all__ = ["PlannedSchemas", "RegisteredColumns", "RegisteredRows", "check_schemas", "plan_schemas"]
 
-_ZERO = b"\0"
 _OTHERS = ("key", "headers", "topic", "partition", "timestamp")
 """Kafka's columns; without a column `value`, all others are its fields."""
 
 PlannedSchemas = Mapping[Part, RegisteredSchema]
-"""The schema of each part of a record that is Avro, with its id."""
+"""The schema of each part of a record that has one, with its id."""
 
 
 @dataclass(frozen=True)
-class AvroColumns:
+class RegisteredColumns:
     """The columns of rows that are encoded.
 
     Attributes:
         fields: The columns that are the fields of the value; None for a column `value`.
-        kinds: The type of each part that is Avro.
+        kinds: The type of each part that is encoded.
         schema: The columns after the encoding.
     """
 
@@ -50,7 +48,7 @@ class AvroColumns:
     schema: pa.Schema
 
     @classmethod
-    def from_schema(cls, options: KafkaSinkOptions, schema: pa.Schema) -> AvroColumns:
+    def from_schema(cls, options: KafkaSinkOptions, schema: pa.Schema) -> RegisteredColumns:
         """Return the columns of rows.
 
         Raises:
@@ -59,21 +57,22 @@ class AvroColumns:
         """
         kinds: dict[Part, pa.DataType] = {}
         fields, left = None, list(schema)
-        if "value" in options.avro_parts and "value" not in schema.names:
+        if "value" in options.registered_parts and "value" not in schema.names:
             of_value = [each for each in schema if each.name not in _OTHERS]
             if not of_value:
                 raise SchemaError(
-                    "there are no columns for the Avro value: all of them are columns of a record "
-                    "of Kafka. Put the fields into a STRUCT 'value'"
+                    "there are no columns for the value: all of them are columns of a record of "
+                    "Kafka. Put the fields into a STRUCT 'value'"
                 )
             _check_case(of_value)
             fields, kinds["value"] = tuple(each.name for each in of_value), pa.struct(of_value)
             left = [each for each in schema if each.name in _OTHERS]
             left.append(pa.field("value", pa.binary()))
-        for part in options.avro_parts:
+        for part in options.registered_parts:
             if part not in kinds:
                 if part not in schema.names:
-                    raise SchemaError(f"'{part}Format' = 'avro' needs a column {part!r}: add it")
+                    form = options.form_of(part)
+                    raise SchemaError(f"'{part}Format' = {form!r} needs a column {part!r}: add it")
                 kinds[part] = schema.field(part).type
         written = [pa.field(f.name, pa.binary()) if f.name in kinds else f for f in left]
         return cls(fields, kinds, pa.schema(written))
@@ -97,7 +96,7 @@ def _check_case(of_value: Iterable[pa.Field]) -> None:
         name = each.name.lower()
         if name in {*_OTHERS, "value"}:
             raise SchemaError(
-                f"column {each.name!r} would be a field of the Avro value, and Kafka's column is "
+                f"column {each.name!r} would be a field of the value, and Kafka's column is "
                 f"{name!r}: rename it to {name!r}, or put the fields into a STRUCT 'value'"
             )
 
@@ -109,7 +108,7 @@ def check_schemas(options: KafkaSinkOptions, schema: pa.Schema) -> None:
     """Check that rows can be written, and register nothing. Planner.
 
     Raises:
-        SchemaError: If Avro, or a schema that is given, cannot hold a column. It names the column.
+        SchemaError: If the form, or a given schema, cannot hold a column. It names the column.
         OptionError: If the options do not determine the subject.
     """
     _find(options, schema, may_register=False)
@@ -129,16 +128,21 @@ def plan_schemas(
         SchemaError: As for `check_schemas`; or if the registry refuses the schema.
         OptionError: If a part of the epoch was written in other forms.
     """
-    if known is None or not options.avro_parts:
+    if known is None or not options.registered_parts:
         return _find(options, schema, may_register=True)
     settings = options.registry
-    if settings is None or known.keys() != {*options.avro_parts}:
+    if settings is None or known.keys() != {*options.registered_parts}:
         raise OptionError(
-            "krishiv-kafka: a part of this epoch is visible, and was written with Avro for "
+            "krishiv-kafka: a part of this epoch is visible, and was written with schemas for "
             f"{' and '.join(known)}: continue with 'valueFormat' and 'keyFormat' of before"
         )
     registry = open_registry(settings.registry)
-    return {part: registry.find(known[part]) for part in options.avro_parts}
+    found: dict[Part, RegisteredSchema] = {
+        part: registry.find(known[part]) for part in options.registered_parts
+    }
+    for part, each in found.items():
+        _check_form(options, part, each)
+    return found
 
 
 def _find(
@@ -146,21 +150,38 @@ def _find(
 ) -> dict[Part, RegisteredSchema]:
     found: dict[Part, RegisteredSchema] = {}
     settings = options.registry
-    if not options.avro_parts or settings is None:
+    if not options.registered_parts or settings is None:
         return found
-    columns = AvroColumns.from_schema(options, schema)
-    for part in options.avro_parts:
+    columns = RegisteredColumns.from_schema(options, schema)
+    for part in options.registered_parts:
         if part in settings.versioned:
-            subject = _name_subject(options, settings, part, None)
+            subject = _name_subject(options, settings, part, "")
             found[part] = _find_version(settings.registry, subject, part)
-            _check_fits(columns, part, found[part])
-        else:
-            text = options.given_schema(part) or _derive(options, columns, part)
-            _check_fits(columns, part, RegisteredSchema(0, "avro", text))
-            subject = _name_subject(options, settings, part, text)
-            if may_register or not settings.registers:
-                found[part] = _place(settings, subject, text)
+            _check_fits(options, columns, part, found[part])
+            continue
+        subject, text = _make_schema(options, settings, columns, part)
+        _check_fits(options, columns, part, RegisteredSchema(0, options.form_of(part), text))
+        if may_register or not settings.registers:
+            found[part] = _place(settings, subject, text, options.form_of(part))
     return found
+
+
+def _make_schema(
+    options: KafkaSinkOptions, settings: SinkRegistry, columns: RegisteredColumns, part: Part
+) -> tuple[str, str]:
+    """Return the subject, and the schema that is given or derived."""
+    form, given = FORMS[options.form_of(part)], options.given_schema(part)
+    if given is not None:
+        name = form.find_name(given, settings.registry.choose_message(part))
+        return _name_subject(options, settings, part, name), given
+    kind = columns.kinds[part]
+    name = to_avro_name(f"{options.topic}_{part}" if options.topic else part)
+    subject = _name_subject(options, settings, part, name if pa.types.is_struct(kind) else "")
+
+    def find_newest() -> RegisteredSchema | None:
+        return open_registry(settings.registry).find_newest(subject)
+
+    return subject, form.derive(kind, name, columns.path(part), find_newest)
 
 
 @lru_cache(maxsize=64)
@@ -169,12 +190,12 @@ def _find_version(settings: RegistrySettings, subject: str, part: Part) -> Regis
     return open_registry(settings).find_version(subject, settings.choose(part)[1])
 
 
-def _place(settings: SinkRegistry, subject: str, text: str) -> RegisteredSchema:
+def _place(settings: SinkRegistry, subject: str, text: str, form: str) -> RegisteredSchema:
     registry = open_registry(settings.registry)
     if settings.registers:
-        return registry.register(subject, text)
+        return registry.register(subject, text, form)
     try:
-        return registry.look_up(subject, text)
+        return registry.look_up(subject, text, form)
     except SchemaError as error:
         why = str(error)
     raise SchemaError(
@@ -183,15 +204,14 @@ def _place(settings: SinkRegistry, subject: str, text: str) -> RegisteredSchema:
     )
 
 
-def _derive(options: KafkaSinkOptions, columns: AvroColumns, part: Part) -> str:
-    name = to_avro_name(f"{options.topic}_{part}" if options.topic else part)
-    return derive_schema(columns.kinds[part], name, columns.path(part))
-
-
-def _name_subject(
-    options: KafkaSinkOptions, settings: SinkRegistry, part: Part, text: str | None
-) -> str:
+def _name_subject(options: KafkaSinkOptions, settings: SinkRegistry, part: Part, name: str) -> str:
     """Return the subject of a schema, by the strategy of the options.
+
+    Args:
+        options: Options of the sink.
+        settings: Those of the registry.
+        part: Value or key.
+        name: The name of the record; empty without one.
 
     Raises:
         OptionError: If the strategy needs a topic or a record, and there is none.
@@ -200,7 +220,6 @@ def _name_subject(
     if subject is not None:
         return subject
     prefix = "registry." if part == "value" else "registry.key."
-    name = "" if text is None else parse_avro_schema(text).name
     if settings.strategy != "topic" and not name:
         raise OptionError(
             f"krishiv-kafka: 'registry.subject.name.strategy' = {settings.strategy!r} needs the "
@@ -218,25 +237,32 @@ def _name_subject(
     }[settings.strategy]
 
 
-def _check_fits(columns: AvroColumns, part: Part, schema: RegisteredSchema) -> None:
-    """Check that a schema can hold a part of the rows. Without the kernels, which load slowly."""
-    compile_encoder(_parse(part, schema), columns.kinds[part], path=columns.path(part))
+def _check_fits(
+    options: KafkaSinkOptions, columns: RegisteredColumns, part: Part, schema: RegisteredSchema
+) -> None:
+    """Check that a schema can hold a part of the rows."""
+    _check_form(options, part, schema)
+    form, message = FORMS[schema.kind], _find_message(options, part)
+    form.check(schema, message, columns.kinds[part], columns.path(part))
 
 
-@lru_cache(maxsize=64)
-def _parse(part: Part, schema: RegisteredSchema) -> AvroType:
-    if schema.kind != "avro":
+def _check_form(options: KafkaSinkOptions, part: Part, schema: RegisteredSchema) -> None:
+    if schema.kind != options.form_of(part):
         raise SchemaError(
             f"the schema {schema.id} of the registry has the form {schema.kind}, and "
-            f"'{part}Format' is 'avro'"
+            f"'{part}Format' is {options.form_of(part)!r}"
         )
-    return parse_avro_schema(schema.text, dict(schema.references))
+
+
+def _find_message(options: KafkaSinkOptions, part: Part) -> str | None:
+    """Return the name of the message of values or keys that the user has chosen."""
+    return None if options.registry is None else options.registry.registry.choose_message(part)
 
 
 # --- executor
 
 
-class AvroRows:
+class RegisteredRows:
     """An encoder of the rows of one task.
 
     Args:
@@ -248,15 +274,15 @@ class AvroRows:
     def __init__(
         self, options: KafkaSinkOptions, schema: pa.Schema, planned: PlannedSchemas
     ) -> None:
-        from krishiv_spark.kafka.schemas.avro_encode import AvroEncoder
+        from krishiv_spark.kafka.records import warm_ahead
 
-        columns = self._columns = AvroColumns.from_schema(options, schema)
-        self._encoders: dict[Part, AvroEncoder] = {
-            part: AvroEncoder(
-                _parse(part, each),
-                columns.kinds[part],
-                _ZERO + each.id.to_bytes(4, "big"),
-                columns.path(part),
+        forms = {part: FORMS[each.kind] for part, each in planned.items()}
+        self._warmed = sorted({each.warmed for each in forms.values() if each.warmed is not None})
+        warm_ahead(*self._warmed)
+        columns = self._columns = RegisteredColumns.from_schema(options, schema)
+        self._encoders: dict[Part, RowEncoder] = {
+            part: forms[part].create_encoder(
+                each, _find_message(options, part), columns.kinds[part], columns.path(part)
             )
             for part, each in planned.items()
         }
@@ -269,7 +295,8 @@ class AvroRows:
         """
         from krishiv_spark.kafka.records import await_warm
 
-        await_warm("avro writer")
+        if self._warmed:
+            await_warm(*self._warmed)
         for batch in batches:
             encoded: dict[str, pa.Array] = {
                 part: encoder.encode(self._columns.select(batch, part))
