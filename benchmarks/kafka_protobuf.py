@@ -127,7 +127,7 @@ def encode(run: Run) -> Iterator[Figure]:
 
 def _descriptor() -> Any:
     from krishiv_spark.kafka.schemas.protobuf_files import compile_proto, find_message
-    from krishiv_spark.kafka.schemas.registry import RegisteredSchema
+    from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 
     return find_message(compile_proto(RegisteredSchema(1, "protobuf", _SCHEMA)), None)
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 from krishiv_spark.kafka.schemas.avro_derive import derive_schema
 from krishiv_spark.kafka.schemas.avro_encode_program import compile_encoder
 from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
-from krishiv_spark.kafka.schemas.registry import RegisteredSchema
+from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 
 __all__ = ["FORMS", "RecordForm", "RowEncoder"]
 

@@ -15,12 +15,8 @@ import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.schemas.avro_derive import to_avro_name
-from krishiv_spark.kafka.schemas.registry import (
-    Part,
-    RegisteredSchema,
-    RegistrySettings,
-    open_registry,
-)
+from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
+from krishiv_spark.kafka.schemas.registry import Part, RegistrySettings, open_registry
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions, SinkRegistry
 from krishiv_spark.sinks.kafka.record_forms import FORMS, RowEncoder
 

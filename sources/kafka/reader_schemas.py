@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
 from krishiv_spark.kafka.schemas.buffers import DecodedRecords
-from krishiv_spark.kafka.schemas.registry import RegisteredSchema
+from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 
 __all__ = ["AvroSchema", "ProtobufSchema", "ReaderSchema", "RecordDecoder"]
 

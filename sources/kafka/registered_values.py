@@ -17,9 +17,9 @@ from krishiv_spark.arrow.parsed_values import ParsedValues, UnknownFields
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OffsetError, OptionError, SchemaError
 from krishiv_spark.kafka.schemas.frames import Framed, read_frames
+from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.kafka.schemas.registry import (
     Part,
-    RegisteredSchema,
     RegistrySettings,
     SchemaRegistry,
     open_registry,

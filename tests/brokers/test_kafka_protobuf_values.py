@@ -11,7 +11,7 @@ from registries import registry  # noqa: F401  a fixture
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.protobuf_files import compile_proto, find_message, message_class
-from krishiv_spark.kafka.schemas.registry import RegisteredSchema
+from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.registered_keys import key_field
 from krishiv_spark.sources.kafka.registered_values import RegisteredValues, find_schema

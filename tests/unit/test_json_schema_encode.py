@@ -19,7 +19,7 @@ from krishiv_spark.kafka.schemas.json_schema_encode import (
     derive_json_schema,
 )
 from krishiv_spark.kafka.schemas.json_schema_types import parse_json_schema
-from krishiv_spark.kafka.schemas.registry import RegisteredSchema
+from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 
 SCALARS = {
     pa.bool_(): st.booleans(),

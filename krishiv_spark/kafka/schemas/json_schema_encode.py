@@ -12,7 +12,7 @@ from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.json_writing import NULL_IS_WRITTEN, write_json
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.json_schema_types import parse_written_schema
-from krishiv_spark.kafka.schemas.registry import RegisteredSchema
+from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.messages.suggestions import did_you_mean
 
 __all__ = ["DERIVED_JSON_TYPES", "JsonSchemaEncoder", "derive_json_schema", "fit_json_columns"]
@@ -93,10 +93,10 @@ def fit_json_columns(schema: RegisteredSchema, kind: pa.DataType, path: str = ""
         SchemaError: If the schema cannot hold the type. It names the column.
     """
     found, nulls = parse_written_schema(schema.text, schema.references)
-    return _Fit(nulls).fit(found.type, kind, (), [path] if path else [])
+    return _JsonFit(nulls).fit(found.type, kind, (), [path] if path else [])
 
 
-class _Fit:
+class _JsonFit:
     def __init__(self, nulls: Collection[tuple[str, ...]]) -> None:
         self._nulls = nulls
 

@@ -101,7 +101,7 @@ def compile_proto_encoder(
     Raises:
         SchemaError: If the message cannot hold the type. It names the column.
     """
-    compiler = _ProtoCompiler(path)
+    compiler = _ProtoEncodeCompiler(path)
     if header:
         compiler.write(header)
     root = compiler.start(message, kind)
@@ -117,7 +117,7 @@ def compile_proto_encoder(
     )
 
 
-class _ProtoCompiler:
+class _ProtoEncodeCompiler:
     def __init__(self, path: str) -> None:
         self.nodes: list[Node] = []
         self.code: list[tuple[int, int, int, int]] = []

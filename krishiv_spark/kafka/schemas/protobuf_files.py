@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.kafka.schemas.registry import RegisteredSchema
+from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.messages.suggestions import did_you_mean
 
 __all__ = [

@@ -7,7 +7,6 @@ that name the registry, the subject or id, and the remedy.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError
 from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
+from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.messages.redaction import redact
 from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.options import Duration
@@ -27,7 +27,6 @@ from krishiv_spark.runtime.retry import Backoff
 __all__ = [
     "REGISTERED_FORMS",
     "Part",
-    "RegisteredSchema",
     "RegistrySettings",
     "SchemaRegistry",
     "is_secret",
@@ -91,32 +90,6 @@ _REFUSED = {400, 401, 403, 407, 409, 422}
 _KINDS = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json-schema"}
 REGISTERED_FORMS = ("avro", "protobuf", "json-schema")
 """Forms of values and keys whose schemas are in a registry, as options name them."""
-
-
-@dataclass(frozen=True)
-class RegisteredSchema:
-    """A schema of the registry.
-
-    Attributes:
-        id: Its number, by which records name it.
-        kind: "avro", "protobuf" or "json-schema".
-        text: The schema.
-        references: The name and text of each schema that it refers to, after those that this one
-            needs itself.
-        version: Its version in the subject by which it was found; 0 if it was found by its id.
-    """
-
-    id: int
-    kind: str
-    text: str
-    references: tuple[tuple[str, str], ...] = ()
-    version: int = 0
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of the schema with all that it refers to."""
-        parts = [self.kind, self.text, *(f"{k}={v}" for k, v in self.references)]
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -467,7 +440,7 @@ _SAME: Mapping[str, Callable[[str, str], bool]] = {
     "protobuf": _is_same_protobuf,
     "json-schema": _is_same_json,
 }
-"""Whether a schema of the registry describes the bytes that another one writes, by form."""
+"""By form, the function that returns True if two schemas describe the same bytes."""
 
 
 def _to_canonical(text: str) -> str:
