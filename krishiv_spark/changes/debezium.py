@@ -321,6 +321,9 @@ class DebeziumDecoder:
         groups = self._json.group(part.texts, are_bare=schema is None)
         for index, reason in groups.unreadable.items():
             self._bad.add(int(part.rows[index]), reason)
+        if groups.quoted:
+            texts = [groups.quoted.get(n) or text for n, text in enumerate(part.texts.to_pylist())]
+            part = Unwrapped(schema, pa.array(texts, pa.binary()), part.rows)
         for shape, own in groups.shapes:
             plan = self._add_plan(shape, schema, part.rows[own])
             if plan is not None:

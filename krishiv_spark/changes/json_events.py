@@ -6,6 +6,7 @@ Records of one topic nearly always have one shape, so that one plan parses all o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
@@ -121,11 +122,13 @@ class JsonGroups:
         shapes: The shapes, each with the indices of its records.
         wrapped: Records with a schema in another text form, by index, in the usual one.
         unreadable: Records that are no events, by index, with the reason.
+        quoted: Records whose arrays have NaN beside numbers, by index, with these as texts.
     """
 
     shapes: list[tuple[Shape, Rows]]
     wrapped: dict[int, bytes]
     unreadable: dict[int, str]
+    quoted: dict[int, bytes]
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,7 @@ class JsonEvents:
         groups: list[tuple[Shape, list[int]]] = []
         wrapped: dict[int, bytes] = {}
         unreadable: dict[int, str] = {}
+        quoted: dict[int, bytes] = {}
         for index, text in enumerate(texts.to_pylist()):
             try:
                 found = load_object(text)
@@ -194,10 +198,37 @@ class JsonEvents:
             except UnreadableRecord as error:
                 unreadable[index] = str(error)
                 continue
-            if shape is not None:
-                _add_to_groups(groups, shape, index)
+            if shape is None:
+                continue
+            _add_to_groups(groups, shape, index)
+            if mixed := self._find_mixed(found["after"] if shape.form == "envelope" else found):
+                quoted[index] = _quote_numbers(text, mixed)
         shapes = [(shape, np.array(members, np.int64)) for shape, members in groups]
-        return JsonGroups(shapes, wrapped, unreadable)
+        return JsonGroups(shapes, wrapped, unreadable, quoted)
+
+    def _find_mixed(self, row: Any) -> list[str]:
+        """Return the columns of numbers whose array has texts, too, such as NaN."""
+        if not isinstance(row, dict):
+            return []
+        lists = (each for each in self.columns if pa.types.is_list(each.type))
+        names = [each.name for each in lists if pa.types.is_floating(each.type.value_type)]
+        arrays = ((name, row.get(name)) for name in names)
+        return [
+            name
+            for name, array in arrays
+            if isinstance(array, list) and any(isinstance(one, str) for one in array)
+        ]
+
+
+_BARE_NUMBER = re.compile(rb"(?<=[\[,])(\s*)(-?[0-9][0-9.eE+-]*)(?=\s*[,\]])")
+
+
+def _quote_numbers(text: bytes, names: Collection[str]) -> bytes:
+    """Return a record whose arrays of some columns have texts instead of numbers."""
+    for name in names:
+        array = re.compile(re.escape(json.dumps(name).encode()) + rb"\s*:\s*\[[^\[\]]*\]")
+        text = array.sub(lambda found: _BARE_NUMBER.sub(rb'\1"\2"', found[0]), text)
+    return text
 
 
 def _add_to_groups(groups: list[tuple[Shape, list[int]]], shape: Shape, index: int) -> None:

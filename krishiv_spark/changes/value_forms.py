@@ -56,8 +56,10 @@ def find_form(value: object, kind: pa.DataType) -> ValueForm | None:
     if value is None:
         return None
     if isinstance(value, list) and pa.types.is_list(kind):
-        found = (find_form(one, kind.value_type) for one in value)
-        return ValueForm("array", next((one for one in found if one is not None), None))
+        found = [form for one in value if (form := find_form(one, kind.value_type)) is not None]
+        # Numbers beside NaN, which is a text, are read as texts.
+        texts = [form for form in found if form.kind == "text"]
+        return ValueForm("array", next(iter(texts or found), None))
     if isinstance(value, dict) and pa.types.is_struct(kind):
         fields = {each.name: find_form(value.get(each.name), each.type) for each in children(kind)}
         return ValueForm("object", fields=fields)

@@ -106,7 +106,18 @@ EACH_FORM = [
     (pa.time64("us"), "10:00:00Z", {}, dt.time(10)),
     (pa.list_(pa.string()), ["a", None], {}, ["a", None]),
     (pa.list_(pa.decimal128(5, 1)), ["Ag==", None], {}, [Decimal("0.2"), None]),
+    (pa.list_(pa.float64()), [1.5, None, 2], {}, [1.5, None, 2.0]),
+    (pa.list_(pa.float64()), ["Infinity"], {}, [float("inf")]),
+    (pa.list_(pa.float64()), [1.5, "Infinity", -2e-7], {}, [1.5, float("inf"), -2e-7]),
+    (pa.list_(pa.float32()), [None, 3, "-Infinity"], {}, [None, 3.0, -float("inf")]),
     (pa.map_(pa.string(), pa.string()), {"a": "b"}, {}, {"a": "b"}),
+    (pa.struct([("x", pa.float64())]), {"x": "Infinity"}, {}, {"x": float("inf")}),
+    (
+        pa.struct([("d", pa.decimal128(9, 2))]),
+        {"d": write_scaled(Decimal("1.25"))},
+        {},
+        {"d": Decimal("1.25")},
+    ),
     (
         pa.struct([("x", pa.float64()), ("y", pa.float64())]),
         {"x": 1.5, "y": 2},
@@ -121,6 +132,19 @@ EACH_FORM = [
 def test_each_form_of_a_value_becomes_the_value_of_its_column(kind, given, rules, wanted):
     assert value_of(kind, given, **rules) == wanted
     assert value_of(kind, None, **rules) is None
+
+
+def test_arrays_with_nan_are_read_beside_others_and_texts_that_look_like_them():
+    columns = pa.schema([ID, ("x", pa.list_(pa.float64())), ("note", pa.string())])
+    note = '"x":[1,"NaN"]'
+    events = [
+        write_event("c", None, {"id": n, "x": x, "note": note})
+        for n, x in enumerate([[1.0, 2], [1, "NaN", 0.1], None, ["NaN"], [0.1]])
+    ]
+    found = decode(columns, *events)
+    shown = [row["x"] if row["x"] is None else [*map(str, row["x"])] for _, row, _ in found]
+    assert shown == [["1.0", "2.0"], ["1.0", "nan", "0.1"], None, ["nan"], ["0.1"]]
+    assert {row["note"] for _, row, _ in found} == {note}
 
 
 RAW = PLACEHOLDER.encode()
