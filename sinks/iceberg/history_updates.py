@@ -146,7 +146,7 @@ class HistoryUpdate(MergeOnRead):
             late = find_late(events, events.changes)
             return not events.complete[groups[late]].all()
         current = events.current[events.reads[events.current]]
-        starts = np.full(len(events.complete), -1, np.int64)
+        starts = np.full(len(events.complete), -NEVER, np.int64)
         starts[groups[current]] = events.times[current]
         is_earlier = events.times[events.changes] < starts[groups[events.changes]]
         return bool((is_earlier & ~events.reads[events.changes]).any())

@@ -36,6 +36,9 @@ Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 NEVER = np.iinfo(np.int64).max
 """The end of a version that is valid now."""
 
+_NO_TIME = -NEVER
+"""Instead of a time; others may be before 1970."""
+
 
 @dataclass(frozen=True)
 class Events:
@@ -73,9 +76,15 @@ class Events:
         """The numbers of the versions of the table that are valid now."""
         return np.flatnonzero(self.ends[: self.stored] == NEVER)
 
-    def find_most(self, values: Numbers, chosen: Flags | None = None) -> Numbers:
-        """Return for each key the greatest value of its versions in the table; -1 for none."""
-        most = np.full(len(self.complete), -1, np.int64)
+    def find_most(self, values: Numbers, chosen: Flags | None = None, *, none: int = -1) -> Numbers:
+        """Return for each key the greatest value of its versions in the table.
+
+        Args:
+            values: A value of each event.
+            chosen: Flags of the events that count; None for all.
+            none: The result for a key without such a version.
+        """
+        most = np.full(len(self.complete), none, np.int64)
         own = slice(self.stored)
         flags = np.ones(self.stored, np.bool_) if chosen is None else chosen[own]
         np.maximum.at(most, self.groups[own][flags], values[own][flags])
@@ -83,8 +92,9 @@ class Events:
 
     def find_newest_times(self) -> Numbers:
         """Return for each key the newest time at which a version in the table starts or ends."""
-        ends = np.where(self.ends == NEVER, -1, self.ends)
-        return np.maximum(self.find_most(self.times), self.find_most(ends))
+        ends = np.where(self.ends == NEVER, _NO_TIME, self.ends)
+        both = (self.find_most(values, none=_NO_TIME) for values in (self.times, ends))
+        return np.maximum(*both)
 
     def have_current(self) -> Flags:
         """Return for each key whether a version in the table is valid now."""
@@ -174,7 +184,7 @@ def find_late(events: Events, chosen: Numbers) -> Numbers:
     """
     groups = events.groups[chosen]
     newest = events.find_most(events.ranks)[groups]
-    ended = np.where(events.have_current()[groups], -1, events.find_newest_times()[groups])
+    ended = np.where(events.have_current()[groups], _NO_TIME, events.find_newest_times()[groups])
     is_late = (events.ranks[chosen] < newest) | (events.times[chosen] < ended)
     return chosen[is_late]
 
@@ -219,7 +229,7 @@ def compute_intervals(events: Events, order: Numbers) -> Intervals:
     times = np.minimum(times, limits)
     # A chain without versions of the table starts after the last one, which a delete has ended.
     floor = events.find_newest_times()
-    floor[groups[stored]] = -1
+    floor[groups[stored]] = _NO_TIME
     times = np.where(is_first, np.maximum(times, floor[groups]), times)
     starts = _accumulate(is_first, times)
     following = np.r_[starts[1:], NEVER][: len(order)]

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import os
 import random
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,8 +13,17 @@ from database_life import to_rows
 from debezium_events import PLACEHOLDER, to_json, write_event
 from history_life import COLUMNS, EPOCH, Database, at, sort_versions
 from iceberg_life import IcebergLife, at_next_commit, catalog_of, table_of
+from iceberg_reading import reader, rows_of
 
 from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
+from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.iceberg.route import (
+    StagedForTable,
+    read_intent_files,
+    read_mode,
+    write_intent_files,
+)
+from krishiv_spark.sources.base import UNLIMITED
 
 NAME = "db.history"
 
@@ -43,7 +53,7 @@ class History(IcebergLife):
         return sort_versions(self.rows())
 
     def rows(self):
-        return table_of(self.folder, NAME).scan().to_arrow().to_pylist()
+        return table_of(self.folder, self.options["path"]).scan().to_arrow().to_pylist()
 
 
 SEEDS = pytest.mark.parametrize(
@@ -259,9 +269,13 @@ class RowHistory(History):
         IcebergLife.__init__(self, folder, **{"path": NAME, "timeColumn": "at", **given, **more})
         self.folder, self.next = folder, 0
 
-    def apply(self, *changes):
+    @staticmethod
+    def to_rows(*changes):
         rows = [{"id": key, "n": n, "at": at(n * 10**6), "op": op} for key, n, op in changes]
-        self.epoch(self.next, pa.Table.from_pylist(rows, ROWS), tasks=2)
+        return pa.Table.from_pylist(rows, ROWS)
+
+    def apply(self, *changes):
+        self.epoch(self.next, self.to_rows(*changes), tasks=2)
         self.next += 1
 
     def versions(self):
@@ -305,6 +319,17 @@ def test_late_rows_are_inserted_into_the_past(tmp_path, seed):
     assert history.spans() == spans_of(sent)
 
 
+def test_versions_may_be_older_than_1970(tmp_path):
+    history = RowHistory(tmp_path)
+    history.apply((1, -90, "c"), (1, -80, "u"), (2, -70, "c"))
+    history.apply((1, -60, "d"), (2, -75, "u"))
+    history.apply((1, -50, "u"))
+    assert history.spans() == [
+        *((1, -90, -80), (1, -80, -60), (1, -50, None)),
+        *((2, -75, -70), (2, -70, None)),
+    ]
+
+
 def test_late_rows_follow_their_option(tmp_path):
     RowHistory(tmp_path).apply((1, 1, "c"), (1, 5, "u"), (2, 5, "c"))
     ignoring = RowHistory(tmp_path, lateRows="ignore")
@@ -326,6 +351,41 @@ def test_a_table_of_versions_takes_no_upserts_by_the_key_of_its_rows(tmp_path):
     mirror.options.pop("timeColumn")
     with pytest.raises(OptionError, match=r"'keyColumns' = 'id', but table db\.history"):
         mirror.apply((1, 2, "u"))
+
+
+def test_an_epoch_is_finished_from_its_intent_with_the_columns_of_the_history(tmp_path):
+    """As a route of krishiv-fanout, whose driver may have died after the intent."""
+    history = RowHistory(tmp_path, validToColumn="until")
+    history.apply((1, 1, "c"))
+    rows = history.to_rows((1, 2, "u"), (2, 3, "c"), (2, 4, "d"))
+    committer = history.writer(rows).committer()
+    item = write_intent_files(committer.table(), history.stage(1, rows), committer.mode)
+    item = StagedForTable.model_validate_json(item.model_dump_json())
+    staged = read_intent_files(committer.table(), item)
+    committer.finish(Epoch(history.query, 1), [staged], read_mode(item))
+    found = [(row["id"], row["n"], row["until"]) for row in history.versions()]
+    assert found == [(1, 1, at(2 * 10**6)), (1, 2, None), (2, 3, at(4 * 10**6))]
+
+
+def test_changes_of_a_history_can_be_followed(tmp_path):
+    """A reader of changes has the versions after each epoch, also beside compactions."""
+    history = RowHistory(tmp_path, path="db.t", compact="auto")
+    history.apply((9, -1, "c"))
+    source = reader(tmp_path, readChanges="true")
+    offset, found = source.initial(), Counter()
+    for first in range(0, 60, 6):
+        changes = [(n % 7, n, "d" if n % 5 == 4 else "u") for n in range(first, first + 6)]
+        history.apply(*changes)
+        end = source.latest(offset, UNLIMITED)
+        for row in rows_of(source, offset, end).to_pylist():
+            version = row["id"], row["n"], row["valid_to"], row["is_current"]
+            found[version] += row["_weight"]
+        offset = end
+        versions = [
+            (row["id"], row["n"], row["valid_to"], row["is_current"]) for row in history.versions()
+        ]
+        assert +found == Counter(versions)
+        assert min(found.values()) >= 0
 
 
 # --- options
