@@ -90,6 +90,12 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
         description="Column whose highest value wins among the rows of an epoch with the same key. "
         "By default, the last row in Spark's order wins. With `scd2`, the order of the versions.",
     )
+    order_scope: Literal["epoch", "table"] = Field(
+        default="epoch",
+        validation_alias=AliasChoices("orderScope", "order_scope"),
+        description="With `upsert` and `orderColumn`: `table` also compares a row with the row of "
+        "its key in the table, so that an older row that arrives in a later epoch changes nothing.",
+    )
     time_column: str | None = Field(
         default=None,
         validation_alias=AliasChoices("timeColumn", "time_column"),
@@ -285,6 +291,8 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
             raise ValueError(
                 "'keyColumns', 'opColumn' and 'orderColumn' require 'mode' = 'upsert' or 'scd2'"
             )
+        if self.order_scope == "table" and (self.mode != "upsert" or not self.order_column):
+            raise ValueError("'orderScope' = 'table' requires 'mode' = 'upsert' and 'orderColumn'")
         self._check_history()
         if self.txn_rows is not None and self.txn_app_id is None:
             raise ValueError("'txnRows' requires 'txnAppId' and 'txnVersion'")

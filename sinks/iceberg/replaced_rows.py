@@ -281,7 +281,9 @@ class RowLookup:
         Raises:
             CommitRejected: As `plan_data_files`.
         """
-        terms = [_key_bounds(name, keys[name]) for name in self._names] if keys.num_rows else []
+        if not keys.num_rows:
+            return iter(())
+        terms = [_key_bounds(name, keys[name]) for name in self._names]
         every: BooleanExpression = AlwaysTrue() if condition is None else condition
         return plan_data_files(self._table, functools.reduce(And, terms, every))
 

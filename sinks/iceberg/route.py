@@ -70,6 +70,7 @@ class StagedForTable(BaseModel, frozen=True):
             a task.
         keys: Key columns of the changes.
         order: Column whose highest value wins among the changes of a key; None for the last one.
+        compares_stored: See `UpsertSpec`.
         history: Of a history, see `HistorySpec.to_texts`; empty for upserts.
     """
 
@@ -83,6 +84,7 @@ class StagedForTable(BaseModel, frozen=True):
     replaces: bool | None = None
     keys: tuple[str, ...] = ()
     order: str | None = None
+    compares_stored: bool = False
     history: tuple[str, ...] = ()
 
 
@@ -396,6 +398,7 @@ def write_intent_files(
         replaces=mode.replaces,
         keys=() if spec is None else spec.keys,
         order=None if spec is None else spec.order,
+        compares_stored=spec is not None and spec.compares_stored,
         history=() if spec is None else spec.to_texts(),
     )
 
@@ -408,7 +411,9 @@ def read_mode(item: StagedForTable) -> EpochMode | None:
     from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
 
     # The name of the column of operations is not needed: staged changes have a column of deletes.
-    spec = UpsertSpec(item.keys, None, item.order) if item.keys else None
+    compares = item.compares_stored
+    given = (item.keys, None, item.order)
+    spec = UpsertSpec(*given, compares_stored=compares) if item.keys else None
     if spec is not None and item.history:
         from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
 

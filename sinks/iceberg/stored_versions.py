@@ -8,7 +8,6 @@ are current.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +15,11 @@ import pyarrow as pa
 from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.expressions.literals import literal
 
-from krishiv_spark.sinks.iceberg.key_index import WantedKeys, match_keys
+from krishiv_spark.sinks.iceberg.key_index import match_keys
 from krishiv_spark.sinks.iceberg.position_deletes import Positions
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
-from krishiv_spark.sinks.iceberg.upsert_staging import filter_rows, to_sortable
+from krishiv_spark.sinks.iceberg.stored_rows import FileRows, read_stored, take_rows
+from krishiv_spark.sinks.iceberg.upsert_staging import to_sortable
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
@@ -27,23 +27,6 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
 
 __all__ = ["FoundVersions", "VersionLookup"]
-
-
-@dataclass(frozen=True)
-class _FileVersions:
-    """The versions in one data file.
-
-    Attributes:
-        task: The file.
-        positions: Their positions in the file.
-        lives: Their places among the rows that are not deleted.
-        rows: Some of their columns.
-    """
-
-    task: FileScanTask
-    positions: Positions
-    lives: Positions
-    rows: pa.Table
 
 
 class FoundVersions:
@@ -55,7 +38,7 @@ class FoundVersions:
         parts: The files that have them, in the order of the numbers.
     """
 
-    def __init__(self, lookup: RowLookup, rows: pa.Table, parts: Sequence[_FileVersions]) -> None:
+    def __init__(self, lookup: RowLookup, rows: pa.Table, parts: Sequence[FileRows]) -> None:
         self.rows = rows
         self._lookup = lookup
         self._parts = parts
@@ -63,8 +46,7 @@ class FoundVersions:
     def read_rows(self, chosen: Positions) -> Iterator[pa.RecordBatch]:
         """Return whole rows of some versions, in the order of their numbers, ascending."""
         for part, own in self._select(chosen):
-            flags = _to_flags(part.lives[own])
-            yield from filter_rows(_cut(self._lookup.read(part.task), len(flags)), flags)
+            yield from take_rows(self._lookup.read(part.task), part.lives[own])
 
     def list_deletes(self, chosen: Positions) -> Iterator[tuple[FileScanTask, Positions, bool]]:
         """Return the positions of some versions by file, and whether the file has no other rows."""
@@ -73,7 +55,7 @@ class FoundVersions:
             rows = part.positions[own]
             yield part.task, rows, len(before) + len(rows) == part.task.file.record_count
 
-    def _select(self, chosen: Positions) -> Iterator[tuple[_FileVersions, Positions]]:
+    def _select(self, chosen: Positions) -> Iterator[tuple[FileRows, Positions]]:
         """Yield the files of some versions, and the places of these in the part."""
         first = 0
         for part in self._parts:
@@ -116,42 +98,13 @@ class VersionLookup:
         """Find all versions of the keys."""
         return self._join([*self._read(self._lookup.plan_candidates(keys), keys)])
 
-    def _read(self, tasks: Iterable[FileScanTask], keys: pa.Table) -> Iterator[_FileVersions]:
-        wanted = WantedKeys(keys)
-        names = self._spec.control_names
-        for task in tasks:
-            positions = self._lookup.find_positions(task.file, wanted)
-            if not len(positions):
-                continue
-            deleted = self._lookup.list_deleted(task)
-            positions = np.setdiff1d(positions, deleted, assume_unique=True)
-            if len(positions):
-                lives = positions - np.searchsorted(deleted, positions)
-                flags = _to_flags(lives)
-                batches = _cut(self._lookup.read_columns(task, names), len(flags))
-                rows = pa.Table.from_batches(filter_rows(batches, flags))
-                yield _FileVersions(task, positions, lives, rows)
+    def _read(self, tasks: Iterable[FileScanTask], keys: pa.Table) -> Iterator[FileRows]:
+        return read_stored(self._lookup, tasks, keys, self._spec.control_names)
 
-    def _join(self, parts: Sequence[_FileVersions]) -> FoundVersions:
+    def _join(self, parts: Sequence[FileRows]) -> FoundVersions:
         tables = [part.rows for part in parts]
         empty = self._lookup.get_columns(self._spec.control_names).empty_table()
         return FoundVersions(self._lookup, pa.concat_tables([empty, *tables]), parts)
-
-
-def _to_flags(places: Positions) -> np.ndarray[Any, Any]:
-    """Return flags for rows up to the last of some places, which are true at these."""
-    flags = np.zeros(int(places.max()) + 1, bool)
-    flags[places] = True
-    return flags
-
-
-def _cut(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches up to a number of rows."""
-    for batch in batches:
-        if rows <= 0:
-            return
-        yield batch.slice(0, rows)
-        rows -= batch.num_rows
 
 
 def _invert(found: Positions, count: int) -> Positions:

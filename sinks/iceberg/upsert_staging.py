@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -86,7 +87,13 @@ _RANK, _ROW, _GROUP = "_krishiv_rank", "_krishiv_row", "_krishiv_group"
 
 @dataclass(frozen=True)
 class UpsertSpec(ChangeColumns):
-    """The columns that determine how rows change a table."""
+    """The columns that determine how rows change a table.
+
+    Attributes:
+        compares_stored: Whether the highest value of `order` wins among the rows of the table, too.
+    """
+
+    compares_stored: bool = field(default=False, kw_only=True)
 
     format_name = FORMAT
 
@@ -101,7 +108,8 @@ class UpsertSpec(ChangeColumns):
             raise OptionError(f"{FORMAT}: 'mode' = 'upsert' needs the option 'keyColumns'")
         if options.change_format is not None:
             return cls(options.key_columns, None, ORDER)
-        return cls(options.key_columns, options.op_column, options.order_column)
+        given = (options.key_columns, options.op_column, options.order_column)
+        return cls(*given, compares_stored=options.order_scope == "table")
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -269,6 +277,7 @@ class _LastChanges:
 
     Attributes:
         keys: The keys, each once.
+        winners: The number of the last change of each key.
         stays: For each change, whether it is the last of its key, an upsert, and has all values.
         ranks: For each change, its place in the order of all changes.
         groups: For each change, the number of its key; -1 for keys that are complete. Empty if all
@@ -278,6 +287,7 @@ class _LastChanges:
     """
 
     keys: pa.Table
+    winners: np.ndarray[Any, Any]
     stays: np.ndarray[Any, Any]
     ranks: np.ndarray[Any, Any]
     groups: np.ndarray[Any, Any]
@@ -370,6 +380,28 @@ class EpochChanges:
         for rows in filter_rows(self.read_batches(), self._last.stays):
             yield drop_further(rows)
 
+    def read_last(self, columns: list[str]) -> pa.Table:
+        """Return some columns of the last change of each key, in the order of `keys`."""
+        rows = pa.Table.from_batches(self.read_batches(columns))
+        return rows.take(pa.array(self._last.winners))
+
+    def without(self, dropped: np.ndarray[Any, Any]) -> EpochChanges:
+        """Return the changes without those of some keys.
+
+        Args:
+            dropped: For each key, whether it is one of these.
+        """
+        if not dropped.any():
+            return self
+        last, rest = self._last, copy(self)
+        stays = last.stays.copy()
+        stays[last.winners[dropped]] = False
+        keys = last.keys.filter(pa.array(~dropped))
+        rest.__dict__["_last"] = replace(
+            last, keys=keys, winners=last.winners[~dropped], stays=stays
+        )
+        return rest
+
     def read_incomplete(self) -> IncompleteRows:
         """Read all changes of keys whose last upsert keeps values; they must fit into memory."""
         last = self._last
@@ -394,7 +426,8 @@ class EpochChanges:
         keys = changes.select(own).append_column(_RANK, pa.array(ranks))
         last = keys.group_by(own).aggregate([(_RANK, "max")])
         stays = np.zeros(len(by_rank), bool)
-        stays[by_rank[last[f"{_RANK}_max"].to_numpy()]] = True
+        winners = by_rank[last[f"{_RANK}_max"].to_numpy()]
+        stays[winners] = True
         stays &= ~changes[DELETES].to_numpy()
         groups = wanted = _NO_NUMBERS
         positions: Mapping[str, int] = {}
@@ -410,7 +443,7 @@ class EpochChanges:
                 is_redundant = changes[DELETES].to_numpy() & changes[POSITION].is_null().to_numpy()
                 is_redundant &= POSITION in self._list_orders(changes)
                 groups = np.where(chosen[groups] & ~is_redundant, groups, -1)
-        return _LastChanges(last.select(own), stays, ranks, groups, wanted, positions)
+        return _LastChanges(last.select(own), winners, stays, ranks, groups, wanted, positions)
 
     def are_records(self) -> bool:
         """Return True if the changes were records of change data."""

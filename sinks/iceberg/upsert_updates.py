@@ -156,7 +156,7 @@ class UpsertUpdate(EpochUpdate):
             columns = self._upsert_spec.without_added(to_arrow_columns(table.schema()))
             self._changes = self._open_changes(table.io, paths, columns)
         with _reject_arrow_errors(self._epoch):
-            made = self._plan_files(table, self._changes)
+            made = self._plan_files(table, self._choose_changes(table, self._changes))
             if self._changes.positions:
                 from krishiv_spark.sinks.iceberg.kept_values import write_positions
 
@@ -167,6 +167,18 @@ class UpsertUpdate(EpochUpdate):
 
     def _open_changes(self, io: FileIO, paths: Sequence[str], columns: pa.Schema) -> EpochChanges:
         return EpochChanges(io, paths, self._upsert_spec, columns)
+
+    def _choose_changes(self, table: Table, changes: EpochChanges) -> EpochChanges:
+        """Return the changes that no newer row of the table prevents."""
+        if not self._upsert_spec.compares_stored or self._upsert_spec.order is None:
+            return changes
+        from krishiv_spark.sinks.iceberg.newer_rows import drop_older_changes
+
+        return drop_older_changes(table, changes, self._upsert_spec.order)
+
+    def _find_head(self, table: Table) -> int | None:
+        """Return the snapshot on which the changes depend; None if they do not."""
+        return table.metadata.current_snapshot_id if self._upsert_spec.compares_stored else None
 
     @abstractmethod
     def _plan_files(self, table: Table, changes: EpochChanges) -> SnapshotChanges:
@@ -198,7 +210,8 @@ class UpsertUpdate(EpochUpdate):
         # Another attempt may find another schema, whose columns these files would not have.
         metadata = table.metadata
         # Kept values are those of the table's rows, which another attempt may find changed.
-        head = metadata.current_snapshot_id if changes.has_incomplete else None
+        is_needed = changes.has_incomplete or self._upsert_spec.compares_stored
+        head = metadata.current_snapshot_id if is_needed else None
         cache_key = (metadata.current_schema_id, head)
         if cache_key not in self._added:
             rows = itertools.chain(changes.read_upserts(), self._complete(table, changes))
@@ -249,6 +262,7 @@ class CopyOnWrite(UpsertUpdate):
             # With another schema, or more deletes, the remaining rows are different.
             cache_key = (
                 str(table.metadata.current_schema_id),
+                str(self._find_head(table)),
                 task.file.file_path,
                 *sorted(file.file_path for file in task.delete_files),
             )
@@ -278,7 +292,7 @@ class MergeOnRead(UpsertUpdate):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._found: dict[tuple[int, str], Positions] = {}
+        self._found: dict[tuple[int, int | None, str], Positions] = {}
         self._written: list[tuple[DeletedRows, DataFile]] = []
 
     def _plan_files(self, table: Table, changes: EpochChanges) -> SnapshotChanges:
@@ -347,7 +361,8 @@ class MergeOnRead(UpsertUpdate):
         """Return the rows to be deleted, by data file, and whether these are all of its rows."""
         wanted = WantedKeys(keys)
         for task in lookup.plan_candidates(keys):
-            cache_key = (table.metadata.current_schema_id, task.file.file_path)
+            state = (table.metadata.current_schema_id, self._find_head(table))
+            cache_key = (*state, task.file.file_path)
             if cache_key not in self._found:
                 self._found[cache_key] = lookup.find_positions(task.file, wanted)
             positions = self._found[cache_key]

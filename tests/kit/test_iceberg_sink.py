@@ -109,6 +109,14 @@ class TestCopyOnWriteUpserts(TestMergeOnReadUpserts):
     way = "copy-on-write"
 
 
+@pytest.mark.variant  # the same deletes, after a comparison with the rows of the table
+class TestOrderedUpserts(TestMergeOnReadUpserts):
+    """The order of rows is compared with that of the table's rows."""
+
+    random_sequences = 5
+    more = {"orderScope": "table"}  # noqa: RUF012
+
+
 @pytest.fixture
 def _compact_often(monkeypatch):
     monkeypatch.setattr(compaction, "_EPOCHS", 1)
