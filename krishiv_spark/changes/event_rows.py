@@ -40,6 +40,7 @@ __all__ = [
 _UPSERTS = pa.array(["c", "u", "r"])
 _DELETES = pa.array(["d"])
 _READ, _TRUNCATE, _MESSAGE = "r", "t", "m"
+_NO_POSITION = pa.scalar(None, pa.int64())
 KNOWN_OPERATIONS = {"c", "u", _READ, "d", _TRUNCATE, _MESSAGE}
 _FLAGS = (OPERATION, DELETED)
 
@@ -170,7 +171,10 @@ class RowReader:
         from_before: list[Rows],
     ) -> Iterator[Changes]:
         operations, after, before = (objects.field(name) for name in ("op", "after", "before"))
-        positions = objects.field("source").field("lsn")
+        # A snapshot reads rows at a later position than that of open transactions, whose changes
+        # follow: of these, the later offset wins.
+        is_read = pc.equal(operations, _READ)
+        positions = pc.if_else(is_read, _NO_POSITION, objects.field("source").field("lsn"))
         is_upsert = np.asarray(pc.is_in(operations, _UPSERTS))
         is_delete = np.asarray(pc.is_in(operations, _DELETES))
         self._check_others(operations, ~(is_upsert | is_delete), rows)

@@ -20,6 +20,7 @@ __all__ = [
     "EPOCH_KEY",
     "EPOCH_PREFIX",
     "MERGE_MODE",
+    "MOVE_KEY",
     "NO_EPOCH",
     "OFFSETS_PREFIX",
     "PARENT_KEY",
@@ -53,6 +54,10 @@ DIGEST_PREFIX = "krishiv.plan."
 
 OFFSETS_PREFIX = "krishiv.offsets."
 """Likewise: that number, and the offset of each source at the end of the epoch, as JSON."""
+
+MOVE_KEY = "krishiv.change-moves"
+"""Key in summaries of snapshots: for partitions of the topic whose last event was a delete, its
+position, the snapshot before it and its key, as JSON."""
 
 POSITION_KEY = "krishiv.change-position"
 """Key in summaries of snapshots: the highest position of a database's log among all changes so far,

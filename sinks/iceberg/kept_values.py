@@ -5,7 +5,8 @@ The value is that of the newest earlier change of the key in the same epoch, and
 the table. It is looked up for each attempt to commit, since another writer may change the row.
 
 A changed key is a delete of the old one and an insert of the new one, at one position of the
-database's log. The values that the insert keeps are those of the old key's row before the delete.
+database's log. The values that the insert keeps are those of the old key's row before the delete,
+which may have been in an earlier epoch (`moved_rows`).
 
 If neither has the row, the event is one of two. Debezium repeats events after a restart, and if an
 epoch has had later positions of the log, the row was deleted since: the event changes nothing, and
@@ -27,6 +28,7 @@ from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import POSITION_KEY, iterate_ancestors
+from krishiv_spark.sinks.iceberg.moved_rows import MovedRows, find_moved_rows
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.upsert_staging import (
@@ -83,17 +85,20 @@ def complete_upserts(
     winners = np.flatnonzero(is_last & found.is_wanted)
     last, kept = rows.take(pa.array(winners)), _list_kept(found)
     before = _find_rows_before(found)
-    states = [before, _follow_moves(found, before)]
+    earlier = find_moved_rows(table, found.rows, keys)
+    states = [before, _follow_moves(found, before), _follow_earlier_moves(found, before, earlier)]
     sources = {
         name: [_find_sources(keeps, state)[winners] for state in states]
         for name, keeps in kept.items()
     }
     stored, places = _read_stored(table, rows, found.groups, keys, sources)
+    stored, places = _add_moved(stored, places, earlier.rows)
     is_missing = np.zeros(len(winners), np.bool_)
     is_repeated = _are_applied(table, found, winners)
-    for name, (own, moved) in sources.items():
-        spots = _locate_values(own, places, len(rows))
-        spots = np.where(spots < 0, _locate_values(moved, places, len(rows)), spots)
+    for name, alternatives in sources.items():
+        spots = np.full(len(winners), -1)
+        for source in alternatives:
+            spots = np.where(spots < 0, _locate_values(source, places, len(rows)), spots)
         both = pa.chunked_array([*rows[name].chunks, *stored[name].chunks], rows[name].type)
         values = both.take(pa.array(np.maximum(spots, 0), mask=spots < 0))
         last = last.set_column(last.column_names.index(name), last.field(name), values)
@@ -182,6 +187,27 @@ def _follow_moves(found: IncompleteRows, before: Numbers) -> Numbers:
     spots = np.minimum(np.searchsorted(numbers[first], numbers), len(first) - 1)
     is_moved = arrived & (numbers[first[spots]] == numbers)
     return np.where(is_moved, before[first[spots]], before)
+
+
+def _follow_earlier_moves(found: IncompleteRows, before: Numbers, earlier: MovedRows) -> Numbers:
+    """Return the same, where the row of an insert is that of an old key of an earlier epoch.
+
+    These rows have the numbers of keys after those of the epoch's keys.
+    """
+    first = int(found.groups.max()) + 1
+    moved = np.array(before, np.int64)
+    moved[earlier.inserts] = _in_table(first + np.arange(len(earlier.inserts)))
+    return moved
+
+
+def _add_moved(
+    stored: pa.Table, places: Numbers, moved: Sequence[pa.Table]
+) -> tuple[pa.Table, Numbers]:
+    """Return the table's rows and their places with those of old keys of earlier epochs."""
+    more = stored.num_rows + np.arange(len(moved))
+    rows = [_conform(batch, stored.schema) for row in moved for batch in row.to_batches()]
+    every = pa.Table.from_batches([*stored.to_batches(), *rows], stored.schema)
+    return every, np.concatenate([places, more])
 
 
 def _find_sources(keeps: Flags, before: Numbers) -> Numbers:

@@ -221,13 +221,14 @@ def _check_parquet(file: DataFile) -> None:
 
 
 def plan_data_files(
-    table: Table, row_filter: BooleanExpression | None = None
+    table: Table, row_filter: BooleanExpression | None = None, snapshot_id: int | None = None
 ) -> Iterator[FileScanTask]:
     """Return the data files of a table, with their deletes. Driver.
 
     Args:
         table: The table of one attempt.
         row_filter: Excludes files that cannot have a matching row; None for all files.
+        snapshot_id: An earlier snapshot with the table's current schema; None for the current one.
 
     Raises:
         CommitRejected: If the table got equality deletes after the epoch was planned.
@@ -236,7 +237,7 @@ def plan_data_files(
     if row_filter is not None:
         specs = table.specs().values()
         wanted = widen_for_planning(row_filter, table.schema(), specs)
-    scan = table.scan(row_filter=wanted)
+    scan = table.scan(row_filter=wanted, snapshot_id=snapshot_id)
     try:
         yield from scan.plan_files()
     except ValueError as error:
@@ -255,11 +256,13 @@ class RowLookup:
     Args:
         table: The table of one attempt.
         names: The key columns; none to read deletes and whole rows only.
+        snapshot_id: An earlier snapshot with the table's current schema; None for the current one.
     """
 
-    def __init__(self, table: Table, names: Sequence[str]) -> None:
+    def __init__(self, table: Table, names: Sequence[str], snapshot_id: int | None = None) -> None:
         self._table = table
         self._names = list(names)
+        self._snapshot_id = snapshot_id
 
     @cached_property
     def _key_rows(self) -> _RowReader:
@@ -285,7 +288,8 @@ class RowLookup:
             return iter(())
         terms = [_key_bounds(name, keys[name]) for name in self._names]
         every: BooleanExpression = AlwaysTrue() if condition is None else condition
-        return plan_data_files(self._table, functools.reduce(And, terms, every))
+        condition = functools.reduce(And, terms, every)
+        return plan_data_files(self._table, condition, self._snapshot_id)
 
     def find(self, task: FileScanTask, keys: pa.Table) -> np.ndarray[Any, Any] | None:
         """Find the rows of a candidate that have one of the keys.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.typedef import Record
 
+    from krishiv_spark.sinks.iceberg.moved_rows import LastDelete
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
     from krishiv_spark.sinks.iceberg.position_deletes import Positions
 
@@ -142,6 +143,7 @@ class UpsertUpdate(EpochUpdate):
         self._changes: EpochChanges | None = None
         self._added: dict[tuple[int, int | None], _Files] = {}
         self._used: set[str] = set()
+        self._last_deletes: Mapping[str, LastDelete] | None = None
 
     def plan(self, table: Table) -> SnapshotChanges:
         """Return the changes of the epoch, and write the files that no earlier attempt has written.
@@ -158,12 +160,21 @@ class UpsertUpdate(EpochUpdate):
         with _reject_arrow_errors(self._epoch):
             made = self._plan_files(table, self._choose_changes(table, self._changes))
             if self._changes.positions:
-                from krishiv_spark.sinks.iceberg.kept_values import write_positions
-
-                summary = write_positions(table.metadata, self._changes.positions)
-                made = replace(made, summary=summary)
+                made = replace(made, summary=self._summarize(table, self._changes))
         self._used = {file.file_path for file in (*made.added, *made.deletes)}
         return made
+
+    def _summarize(self, table: Table, changes: EpochChanges) -> dict[str, str]:
+        """Return the entries for the summary of change data: positions, and deletes at the end."""
+        from krishiv_spark.sinks.iceberg.kept_values import write_positions
+        from krishiv_spark.sinks.iceberg.moved_rows import find_last_deletes, write_moves
+
+        if self._last_deletes is None:
+            self._last_deletes = find_last_deletes(changes, self._upsert_spec.keys)
+        return {
+            **write_positions(table.metadata, changes.positions),
+            **write_moves(table.metadata, self._last_deletes, changes.positions),
+        }
 
     def _open_changes(self, io: FileIO, paths: Sequence[str], columns: pa.Schema) -> EpochChanges:
         return EpochChanges(io, paths, self._upsert_spec, columns)

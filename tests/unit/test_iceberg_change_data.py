@@ -198,14 +198,72 @@ def test_a_repeated_insert_whose_row_has_been_deleted_since_changes_nothing(tmp_
     assert mirror.rows() == []
 
 
-def test_a_new_key_whose_delete_was_in_the_epoch_before_is_refused(tmp_path):
-    """Both have one position, so the insert must not be taken for a repeated event."""
+@MODES
+@pytest.mark.parametrize("seed", range(2))
+def test_a_changed_key_takes_the_kept_values_along_if_each_event_is_an_epoch(tmp_path, mode, seed):
+    database = Database(seed, moves=True)
+    for _ in range(20):
+        database.step()
+    mirror = Mirror(tmp_path, upsertMode=mode)
+    rows = {}
+    for offset, (record, effect) in enumerate(zip(database.records, database.effects, strict=True)):
+        mirror.apply([record], offset)
+        rows |= effect
+        assert mirror.rows() == [rows[key] for key in sorted(rows) if isinstance(rows[key], dict)]
+
+
+def leave(key, lsn):
+    return to_json({"id": key}), write_event("d", {"id": key}, None, lsn)
+
+
+def arrive(key, lsn):
+    row = {"id": key, "n": 0, "text": PLACEHOLDER}
+    return to_json({"id": key}), write_event("c", None, row, lsn)
+
+
+def test_a_new_key_after_epochs_of_others_takes_the_kept_values_along(tmp_path):
+    """The tombstone of the old key has no position, and another partition has nothing to do."""
+    mirror = Mirror(tmp_path)
+    mirror.apply([insert(1, text="one"), insert(5, text="five")])
+    mirror.apply([leave(1, 7)], 2)
+    mirror.apply([(to_json({"id": 1}), None)], 3)
+    mirror.epoch(3, set_partition(to_rows([insert(4, text="four")], 0), 1))
+    mirror.next = 4
+    mirror.apply([arrive(2, 7)], 4)
+    assert {row["id"]: row["text"] for row in mirror.rows()} == {2: "one", 4: "four", 5: "five"}
+
+
+def test_a_row_that_the_epoch_had_changed_before_its_delete_is_not_guessed(tmp_path):
+    """The snapshot before the epoch has an older value."""
+    mirror = Mirror(tmp_path)
+    mirror.apply([insert(1, text="old")])
+    newer = to_json({"id": 1}), write_event("u", None, {"id": 1, "n": 0, "text": "new"}, 6)
+    mirror.apply([newer, leave(1, 7)], 1)
+    with pytest.raises(CommitRejected, match="came in another epoch"):
+        mirror.apply([arrive(2, 7)], 3)
+
+
+def test_the_position_of_another_partition_is_no_move(tmp_path):
     mirror = Mirror(tmp_path)
     mirror.apply([insert(1, text="one")])
-    mirror.apply([(to_json({"id": 1}), write_event("d", {"id": 1}, None, 7))], 1)
-    arrive = to_json({"id": 2}), write_event("c", None, {"id": 2, "n": 0, "text": PLACEHOLDER}, 7)
+    mirror.apply([leave(1, 7)], 1)
     with pytest.raises(CommitRejected, match="came in another epoch"):
-        mirror.apply([arrive], 2)
+        mirror.epoch(2, set_partition(to_rows([arrive(2, 7)], 0), 1))
+
+
+def test_a_change_of_a_transaction_that_was_open_at_the_snapshot_wins(tmp_path):
+    """The snapshot has read the row at a later position of the log, and before the change."""
+    mirror = Mirror(tmp_path)
+    read = to_json({"id": 1}), write_event("r", None, {"id": 1, "n": 1, "text": ""}, 300)
+    change = to_json({"id": 1}), write_event("u", None, {"id": 1, "n": 2, "text": ""}, 200)
+    mirror.apply([read, change])
+    assert [row["n"] for row in mirror.rows()] == [2]
+
+
+def set_partition(rows, number):
+    place = rows.column_names.index("partition")
+    numbers = pa.array([number] * rows.num_rows, pa.int32())
+    return rows.set_column(place, rows.field("partition"), numbers)
 
 
 def test_the_position_of_one_partition_says_nothing_of_another(tmp_path):

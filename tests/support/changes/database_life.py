@@ -75,8 +75,8 @@ class Database:
         """Change a key: a delete and an insert at one position, without the large column."""
         row = self.rows.pop(key)
         new = next(n for n in itertools.count(self.random.randrange(8)) if n not in self.rows)
-        self.rows[new] = row | {"id": new}
         self.event("d", {"id": key, "n": None, "text": None}, None)
+        self.rows[new] = row | {"id": new}
         self.lsn -= 1
         kept = {} if row["text"] is None else {"text": PLACEHOLDER}
         self.event("c", None, self.rows[new] | kept)

@@ -1,0 +1,200 @@
+"""Rows whose key has changed, and the delete of the old key in an earlier epoch. Driver.
+
+The insert of the new key keeps values of the row with the old key (`kept_values`). If the epoch
+ended between the two, that row is in no later snapshot. So the summary of an epoch records, for
+each partition of the topic whose last event was a delete, the position of this delete, its key, and
+the snapshot before the epoch, in which the row still is.
+
+An epoch that has changed the row before its delete records nothing: the snapshot before it has
+older values. The same holds for a snapshot that has expired: the insert is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.iceberg.property_keys import MOVE_KEY, iterate_ancestors
+from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
+from krishiv_spark.sinks.iceberg.upsert_staging import (
+    DELETES,
+    KEPT,
+    PARTITION,
+    POSITION,
+    EpochChanges,
+    filter_rows,
+    to_sortable,
+)
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+__all__ = ["LastDelete", "MovedRows", "find_last_deletes", "find_moved_rows", "write_moves"]
+
+_MOST_PARTITIONS = 200
+
+Moves: TypeAlias = "Mapping[str, LastDelete]"
+"""The last delete of each partition that ended with one."""
+
+
+@dataclass(frozen=True)
+class LastDelete:
+    """A delete that was the last event of its partition in an epoch.
+
+    Attributes:
+        position: Its position in the database's log.
+        key: Its key: one row.
+        snapshot: The snapshot with the row; None before the epoch is committed.
+    """
+
+    position: int
+    key: pa.Table
+    snapshot: int | None = None
+
+
+@dataclass(frozen=True)
+class MovedRows:
+    """Inserts whose old key an earlier epoch has deleted.
+
+    Attributes:
+        inserts: Their indices among the changes of the epoch.
+        rows: For each, the row of its old key: a table with one row.
+    """
+
+    inserts: NDArray[np.int64]
+    rows: Sequence[pa.Table]
+
+
+def find_last_deletes(epoch: EpochChanges, keys: Sequence[str]) -> Moves:
+    """Return the deletes with which partitions end, if the epoch has not changed their rows before.
+
+    Args:
+        epoch: The changes of an epoch, which were records of change data.
+        keys: The key columns.
+    """
+    found: dict[str, LastDelete] = {}
+    names = [*keys, DELETES, POSITION, PARTITION]
+    changes = to_sortable(pa.Table.from_batches(epoch.read_batches(names)))
+    known = changes.filter(changes[POSITION].is_valid())
+    if not known.num_rows:
+        return found
+    positions = known[POSITION].to_numpy()
+    codes = known[PARTITION].combine_chunks().dictionary_encode()
+    numbers = codes.indices.fill_null(len(codes.dictionary)).to_numpy()
+    last = np.full(len(codes.dictionary) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last, numbers, positions)
+    is_last, deletes = positions == last[numbers], known[DELETES].to_numpy()
+    ends_with_row = np.zeros(len(last), np.bool_)
+    ends_with_row[numbers[is_last & ~deletes]] = True
+    rows = np.flatnonzero(is_last & deletes & ~ends_with_row[numbers])
+    rows = rows[numbers[rows] < len(codes.dictionary)]
+    upserted = changes.filter(pa.array(~changes[DELETES].to_numpy())).select(list(keys))
+    for row in rows.tolist():
+        key = known.slice(row, 1).select(list(keys))
+        if not upserted.join(key, list(keys), join_type="left semi").num_rows:
+            name = codes.dictionary[int(numbers[row])].as_py()
+            found[name] = LastDelete(int(positions[row]), key.combine_chunks())
+    return found
+
+
+def write_moves(
+    metadata: TableMetadata, moves: Moves, positions: Mapping[str, int]
+) -> dict[str, str]:
+    """Return the entry for the summary of an epoch.
+
+    Args:
+        metadata: The table of one attempt.
+        moves: The last deletes of the epoch.
+        positions: The highest position of the epoch by partition: an earlier delete of such a
+            partition has been answered, or never will be.
+    """
+    snapshot = metadata.current_snapshot_id
+    kept = {name: each for name, each in read_moves(metadata).items() if name not in positions}
+    new = {name: LastDelete(one.position, one.key, snapshot) for name, one in moves.items()}
+    every = {name: one for name, one in {**kept, **new}.items() if one.snapshot is not None}
+    if not every or len(every) > _MOST_PARTITIONS:
+        return {}
+    texts = {
+        name: [each.position, each.snapshot, _encode(each.key)] for name, each in every.items()
+    }
+    return {MOVE_KEY: json.dumps(texts, separators=(",", ":"), sort_keys=True)}
+
+
+def read_moves(metadata: TableMetadata) -> Moves:
+    """Return the last deletes of the newest epoch in the table's current history."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    for snapshot in iterate_ancestors(by_id, metadata.current_snapshot_id):
+        text = None if snapshot.summary is None else snapshot.summary.get(MOVE_KEY)
+        if text is None:
+            continue
+        try:
+            return {
+                name: LastDelete(int(position), _decode(key), int(before))
+                for name, (position, before, key) in json.loads(text).items()
+            }
+        except (ValueError, TypeError, AttributeError, pa.ArrowException):  # of another program
+            return {}
+    return {}
+
+
+def _encode(key: pa.Table) -> str:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, key.schema) as stream:
+        stream.write_table(key)
+    return base64.b64encode(sink.getvalue()).decode()
+
+
+def _decode(text: str) -> pa.Table:
+    return pa.ipc.open_stream(base64.b64decode(text)).read_all()
+
+
+def find_moved_rows(table: Table, changes: pa.Table, keys: Sequence[str]) -> MovedRows:
+    """Return the inserts whose old key an earlier epoch has deleted, and the rows before that.
+
+    Args:
+        table: The table of one attempt.
+        changes: Changes of the epoch, with their further columns.
+        keys: The key columns.
+    """
+    found: list[int] = []
+    rows: list[pa.Table] = []
+    for name, move in read_moves(table.metadata).items():
+        is_insert = pc.and_(changes[KEPT].is_valid(), pc.invert(changes[DELETES]))
+        is_same = pc.and_(
+            pc.equal(changes[PARTITION], name), pc.equal(changes[POSITION], move.position)
+        )
+        flags = pc.fill_null(pc.and_(is_insert, is_same), fill_value=False)
+        row = _read_row(table, move, keys) if pc.any(flags).as_py() else None
+        if row is not None:
+            indices = np.flatnonzero(flags).tolist()
+            found.extend(indices)
+            rows.extend([row] * len(indices))
+    return MovedRows(np.array(found, np.int64), rows)
+
+
+def _read_row(table: Table, move: LastDelete, keys: Sequence[str]) -> pa.Table | None:
+    """Return the row with an old key as it was before its delete; None if it cannot be read."""
+    metadata = table.metadata
+    snapshot = metadata.snapshot_by_id(move.snapshot) if move.snapshot is not None else None
+    own = list(keys)
+    is_readable = snapshot is not None and move.key.column_names == own
+    if not is_readable or snapshot is None or snapshot.schema_id != metadata.current_schema_id:
+        return None
+    wanted = to_sortable(move.key)
+    lookup = RowLookup(table, own, snapshot.snapshot_id)
+    pieces: list[Any] = []
+    for task in lookup.plan_candidates(wanted):
+        flags = lookup.find(task, wanted)
+        if flags is not None:
+            pieces.extend(filter_rows(lookup.read(task), flags))
+    found = pa.Table.from_batches(pieces) if pieces else None
+    return found if found is not None and found.num_rows == 1 else None
