@@ -148,5 +148,17 @@ _HINTS = {
 """Advice by SQLSTATE."""
 
 
+_CONNECTION_HINTS = {
+    "password authentication failed": _HINTS["28P01"],
+    "no password supplied": _HINTS["28P01"],
+    'database "': _HINTS["3D000"],
+    "Connection refused": ". Check the address in the option 'url', and that the server runs",
+}
+"""Advice by a part of the text: errors of a new connection have no SQLSTATE."""
+
+
 def _hint(error: psycopg.Error) -> str:
-    return _HINTS.get(error.sqlstate or "", "")
+    if error.sqlstate is not None:
+        return _HINTS.get(error.sqlstate, "")
+    text = str(error)
+    return next((hint for part, hint in _CONNECTION_HINTS.items() if part in text), "")

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from typing_extensions import Self
 
-__all__ = ["MOST_BYTES", "TableName", "quote"]
+__all__ = ["MARKS", "MOST_BYTES", "TableName", "check_length", "quote"]
+
+MARKS = "krishiv_epochs"
+"""Name of the table of committed epochs, in the schema of each table that is written."""
 
 MOST_BYTES = 63
 """Length of a name; PostgreSQL cuts off the rest (``NAMEDATALEN``)."""

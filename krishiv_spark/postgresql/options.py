@@ -16,6 +16,14 @@ FORMAT = "krishiv-postgresql"
 
 _PREFIX = "libpq."
 
+_KEEPALIVES = {
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+"""A server whose machine has died is noticed within a minute, instead of after two hours."""
+
 
 def _check_url(text: str) -> str:
     start = text.strip().lower()
@@ -99,6 +107,7 @@ class ConnectionOptions(Options):
         found: dict[str, Any] = {
             "fallback_application_name": FORMAT,
             "connect_timeout": max(2, round(self.connect_timeout / 1000)),
+            **_KEEPALIVES,
             **self.settings,
         }
         if self.user is not None:

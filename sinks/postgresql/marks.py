@@ -10,12 +10,10 @@ from dataclasses import dataclass
 
 from krishiv_spark.errors import Fenced
 from krishiv_spark.postgresql.connection import DatabaseTransaction
-from krishiv_spark.postgresql.names import TableName
+from krishiv_spark.postgresql.names import MARKS, TableName
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 
-__all__ = ["MARKS", "Marks"]
-
-MARKS = "krishiv_epochs"
+__all__ = ["Marks"]
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS {marks} (

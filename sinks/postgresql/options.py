@@ -8,7 +8,7 @@ from pydantic import AfterValidator, AliasChoices, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.options import DistinctNames, Duration
-from krishiv_spark.postgresql.names import TableName
+from krishiv_spark.postgresql.names import MARKS, TableName
 from krishiv_spark.postgresql.options import ConnectionOptions
 from krishiv_spark.sinks.options import CheckpointOptions
 
@@ -16,7 +16,8 @@ __all__ = ["PostgresqlSinkOptions"]
 
 
 def _check_table(text: str) -> str:
-    TableName.parse(text)
+    if TableName.parse(text).name == MARKS:
+        raise ValueError("that table has the committed epochs: name another one")
     return text
 
 

@@ -14,7 +14,7 @@ from krishiv_spark.postgresql.connection import DatabaseTransaction, open_transa
 from krishiv_spark.postgresql.names import TableName, check_length, quote
 from krishiv_spark.postgresql.options import FORMAT
 from krishiv_spark.postgresql.types import StagedColumn, column_type, fit_column, moved_column
-from krishiv_spark.sinks.postgresql.marks import MARKS, Marks
+from krishiv_spark.sinks.postgresql.marks import Marks
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.staging_tables import DELETES, ROW
 
@@ -129,8 +129,6 @@ def check_table(table: Table | None, options: PostgresqlSinkOptions) -> Table | 
     if table.kind not in _TABLES:
         kind = _KINDS.get(table.kind, "no table")
         raise OptionError(f"{FORMAT}: {table.name} is {kind}: name a table")
-    if table.name.name == MARKS:
-        raise OptionError(f"{FORMAT}: {table.name} is the table of committed epochs: name another")
     if options.mode == "upsert":
         _check_key(table, options)
     return table

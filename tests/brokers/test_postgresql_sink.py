@@ -1,5 +1,6 @@
 """The PostgreSQL sink against a real server, role by role, without Spark."""
 
+import contextlib
 import datetime as dt
 import json
 from decimal import Decimal
@@ -7,6 +8,7 @@ from decimal import Decimal
 import psycopg
 import pyarrow as pa
 import pytest
+from cutting_proxy import CuttingProxy
 from pg_onlooker import Database
 from pg_server import open_killable
 from postgres import find_programs
@@ -40,7 +42,8 @@ def database(server) -> Database:
 
 
 def make_writer(database, schema, *, output=OutputMode.APPEND, table="orders", **options):
-    given = database.options(table=table, lockTimeout="500 ms", commitTimeout="2 s", **options)
+    usual = {"table": table, "lockTimeout": "500 ms", "commitTimeout": "2 s"}
+    given = database.options(**{**usual, **options})
     return PostgresqlWriter(PostgresqlSinkOptions.parse(given, FORMAT), schema, output)
 
 
@@ -280,6 +283,37 @@ def test_another_epoch_of_the_same_number_is_not_taken_for_this_one(database):
     writer.committer().publish(Epoch(QUERY, 0, offsets=planned), staged)
     mark = writer.committer().last_committed(QUERY)
     assert (mark.epoch, mark.digest) == (0, planned.digest)
+
+
+@pytest.mark.parametrize("fault", ["lost request", "lost answer", "cut"])
+def test_a_connection_that_breaks_at_commit_leaves_the_epoch_once(database, fault):
+    """A proxy sees COMMIT; the outcome is found out over a new connection."""
+    staged = [stage(make_writer(database, ROWS.schema), *ROWS.to_batches())]
+    with CuttingProxy(database.port) as proxy:
+        proxy.cut(lambda data: b"COMMIT\0" in data, fault)
+        url = database.url.replace(str(database.port), str(proxy.port))
+        committer = make_writer(database, ROWS.schema, url=url).committer()
+        with contextlib.suppress(CommitRejected):
+            committer.publish(Epoch(QUERY, 0), staged)
+            assert committer.last_committed(QUERY) is not None
+        assert proxy.cuts == [fault]
+        if committer.last_committed(QUERY) is None:
+            assert fault != "lost answer"
+            committer.publish(Epoch(QUERY, 0), staged)  # nothing has changed
+    assert ids(database) == [1, 2, 3]
+
+
+def test_a_driver_that_sleeps_in_its_commit_keeps_its_successor_waiting_only(database):
+    """The successor waits for the lock, and is refused in time; then it goes on."""
+    writer = make_writer(database, ROWS.schema)
+    staged = [stage(writer, *ROWS.to_batches())]
+    with database.connect(autocommit=False) as sleeper:
+        sleeper.execute("INSERT INTO krishiv_epochs VALUES (%s, 'orders', 0)", [QUERY])
+        with pytest.raises(CommitRejected, match="lock timeout"):
+            writer.committer().publish(Epoch(QUERY, 0), staged)
+        sleeper.rollback()
+    writer.committer().publish(Epoch(QUERY, 0), staged)
+    assert ids(database) == [1, 2, 3]
 
 
 # --- upserts

@@ -4,16 +4,20 @@ from dataclasses import replace
 
 import pytest
 from keyed_rows import KEYED_ROWS
-from pg_onlooker import SEEN, Onlooker
+from pg_onlooker import make_sink
 
 from krishiv_spark.formats import PostgresqlDataSource
-from krishiv_spark.testing import OUTSIDE, SinkConformance, SinkUnderTest
+from krishiv_spark.testing import SinkConformance
 from krishiv_spark.testing.processes.write_roles import in_foreach_batch
 
 
 # Their processes sleep while they lock a mark, and each driver after them waits for it.
 @pytest.mark.long_cases(
-    "test_an_unknown_outcome_is_looked_up", "test_a_stale_driver_cannot_publish"
+    "test_an_unknown_outcome_is_looked_up",
+    "test_a_stale_driver_cannot_publish",
+    "test_a_rolled_back_checkpoint_is_refused",
+    "test_death_while_recovering",
+    "test_lost_attempts_are_swept",
 )
 @pytest.mark.core_cases
 class TestPostgresqlSink(SinkConformance):
@@ -22,16 +26,7 @@ class TestPostgresqlSink(SinkConformance):
         self.database = database
 
     def sink(self, folder):
-        onlooker = Onlooker.of(self.database, folder)
-        return SinkUnderTest(
-            source=PostgresqlDataSource,
-            options=onlooker.options(),
-            oracle=onlooker.rows,
-            leftovers=onlooker.staged,
-            backup=onlooker.back_up,
-            special_doubles=True,
-            outside={**OUTSIDE, **SEEN},
-        )
+        return make_sink(self.database, folder)
 
 
 @pytest.mark.variant  # the same epochs, as batch jobs with numbers

@@ -9,6 +9,9 @@ import pyarrow as pa
 from postgres import PASSWORD, USER, find_programs
 from psycopg.rows import dict_row
 
+from krishiv_spark.formats import PostgresqlDataSource
+from krishiv_spark.testing import OUTSIDE, SinkUnderTest
+
 SEEN = {
     "psycopg:connect": psycopg.OperationalError,
     "psycopg:Connection.execute": psycopg.OperationalError,
@@ -38,8 +41,8 @@ class Database:
     def options(self, **more) -> dict[str, str]:
         return {"url": self.url, "password": PASSWORD, **more}
 
-    def connect(self, **more) -> psycopg.Connection:
-        return psycopg.connect(self.url, password=PASSWORD, autocommit=True, **more)
+    def connect(self, *, autocommit=True, **more) -> psycopg.Connection:
+        return psycopg.connect(self.url, password=PASSWORD, autocommit=autocommit, **more)
 
     def run(self, statement, values=None) -> list[tuple]:
         with self.connect() as connection:
@@ -107,6 +110,20 @@ class Onlooker:
             )
 
         return restore
+
+
+def make_sink(database: Database, folder) -> SinkUnderTest:
+    """The sink, into a new schema."""
+    onlooker = Onlooker.of(database, folder)
+    return SinkUnderTest(
+        source=PostgresqlDataSource,
+        options=onlooker.options(),
+        oracle=onlooker.rows,
+        leftovers=onlooker.staged,
+        backup=onlooker.back_up,
+        special_doubles=True,
+        outside={**OUTSIDE, **SEEN},
+    )
 
 
 class RowsOfPostgresql:
