@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from database_life import to_rows
-from debezium_events import PLACEHOLDER, to_json, write_event
+from debezium_events import PLACEHOLDER, to_json, wrap, write_event
 from history_life import COLUMNS, EPOCH, Database, at, sort_versions
 from iceberg_life import IcebergLife, at_next_commit, catalog_of, table_of
 from iceberg_reading import reader, rows_of
@@ -522,3 +522,37 @@ def test_all_forms_of_recorded_messages_have_one_history(tmp_path, name, decimal
     wanted = json.loads((Path(CORPUS) / "small.expected.json").read_text())
     assert [row["id"] for row in rows if row["is_current"]] == [row["id"] for row in wanted]
     assert all(row["change_position"].removeprefix("snapshot:")[:4] == "lsn:" for row in rows)
+
+
+# --- events with their schema
+
+
+def wrapped(op, lsn, time, fields, **row):
+    """Return the record of a change of row 1 with Connect's schema."""
+    kinds = {"id": "int32", "n": "int64", "text": "string", "more": "int32"}
+    columns = [{"field": name, "type": kinds[name], "optional": name != "id"} for name in fields]
+    image = {"type": "struct", "fields": columns, "optional": True}
+    numbers = [{"field": name, "type": "int64", "optional": True} for name in ("lsn", "ts_us")]
+    schema = {
+        "type": "struct",
+        "fields": [
+            {**image, "field": "before"},
+            {**image, "field": "after"},
+            {"type": "struct", "fields": numbers, "field": "source"},
+            {"type": "string", "field": "op"},
+        ],
+    }
+    after = {name: row.get(name) for name in fields}
+    event = {"before": None, "after": after, "source": {"lsn": lsn, "ts_us": time}, "op": op}
+    return to_json({"id": row["id"]}), wrap(schema, event)
+
+
+def test_a_history_gets_a_new_column_from_the_schemas_of_events(tmp_path):
+    history = History(tmp_path, schemaEvolution="add", tableSchema="id INT, n BIGINT")
+    history.apply(wrapped("c", 1, 10, ["id", "n"], id=1, n=1))
+    del history.options["tableSchema"]
+    both = ["id", "n", "more"]
+    first, other = {"id": 1, "n": 2, "more": 7}, {"id": 2, "n": 1}
+    history.apply(wrapped("u", 2, 20, both, **first), wrapped("c", 3, 30, both, **other))
+    assert intervals(history) == [(1, 1, 10, 20), (1, 2, 20, None), (2, 1, 30, None)]
+    assert [row["more"] for row in history.versions()] == [None, 7, None]
