@@ -1,4 +1,4 @@
-"""Tables of MariaDB, mirrored through Debezium and Kafka; Connect is killed once."""
+"""Tables of MariaDB, their mirrors and histories through Debezium and Kafka; Connect is killed."""
 
 import random
 from pathlib import Path
@@ -9,7 +9,8 @@ from debezium_messages import await_key, await_streamed_offset
 from drivers import Driver
 from mariadb import DATABASE, has_mariadb, open_mariadb
 from mariadb_rows import TABLES, make_rows, make_transactions, read_rows
-from mirrors import assert_mirror_equals, make_job
+from mirrors import assert_mirror_equals, history_name, make_job
+from table_histories import assert_current_equals
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.kafka.dev import open_cluster
@@ -43,12 +44,14 @@ def test_mirrors_equal_their_database(server, tmp_path):
     topics = {table.name: f"srv.{DATABASE}.{table.name}" for table in TABLES}
     with open_cluster(ours=True) as cluster:
         change(server, cluster.bootstrap, topics, tmp_path)
-        job = make_job(cluster.bootstrap, tmp_path, TABLES, topics)
+        job = make_job(cluster.bootstrap, tmp_path, TABLES, topics, TABLES)
         Path(job["drained"]).touch()
         with Driver("mirror_copy.py", job) as driver:
             driver.wait_for("DONE")
     for table in TABLES:
-        assert_mirror_equals(tmp_path / "warehouse", table, read_rows(server, table))
+        rows, warehouse = read_rows(server, table), tmp_path / "warehouse"
+        assert_mirror_equals(warehouse, table, rows)
+        assert_current_equals(warehouse, history_name(table), table, rows, "binlog")
 
 
 def change(server, bootstrap: str, topics: dict[str, str], folder: Path) -> None:

@@ -100,7 +100,7 @@ def test_repeated_events_change_nothing(tmp_path, seed, options):
         if database.random.random() < 0.1:
             sent.extend(sent[-database.random.randrange(1, 12) :])
     while sent:
-        size = database.random.randrange(1, 14)
+        size = database.random.randrange(1, 24)
         history.apply(*sent[:size])
         del sent[:size]
     assert history.versions() == database.history.sorted()
@@ -299,7 +299,7 @@ def spans_of(changes):
     return sorted([*found, *((key, n, None) for key, n in current.items())])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@SEEDS
 def test_late_rows_are_inserted_into_the_past(tmp_path, seed):
     """Upserts arrive later than they should, but not after the next delete of their key."""
     dice = random.Random(seed)

@@ -39,7 +39,11 @@ class Table(IcebergLife):
 
 
 @MODES
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    # a random life has ten epochs
+    "seed",
+    [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))],
+)
 def test_the_newest_row_of_each_key_wins_in_whatever_epoch_it_arrives(tmp_path, mode, seed):
     dice = random.Random(seed)
     rows = [(dice.randrange(9), n, f"text {n}") for n in range(90)]

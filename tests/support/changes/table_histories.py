@@ -2,8 +2,9 @@
 
 import datetime as dt
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,39 @@ def _to_text(key: Mapping[str, Any]) -> str:
 
 def _select(table: Table, row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name, sql in table.all_columns.items() if sql in _SAME)
+
+
+def assert_current_equals(
+    warehouse: Path, name: str, table: Table, rows: Iterable[tuple[Any, ...]], kind: str
+) -> None:
+    """Assert that the current versions are the rows of a table, and that no versions overlap.
+
+    Args:
+        warehouse: The warehouse of the history.
+        name: The history.
+        table: The table.
+        rows: Its rows.
+        kind: The kind of all positions.
+    """
+    names = list(table.all_columns)
+    versions: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in table_of(warehouse, name).scan().to_arrow().to_pylist():
+        assert row["change_position"].removeprefix("snapshot:").startswith(f"{kind}:")
+        versions.setdefault(_get_key(table, row), []).append(row)
+    for found in versions.values():
+        found.sort(key=_order)
+        assert all(one["valid_to"] is not None for one in found[:-1])
+        assert all(one["valid_to"] <= other["valid_from"] for one, other in pairwise(found))
+    current = [one for found in versions.values() for one in found if one["is_current"]]
+    found = {_get_key(table, row): tuple(row[each] for each in names) for row in current}
+    assert found == {row[: len(table.keys)]: row for row in rows}
+    print(f"{name}: {sum(map(len, versions.values()))} versions, {len(current)} of them current")
+
+
+def _get_key(table: Table, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[each] for each in table.keys)
+
+
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    never = dt.datetime.max.replace(tzinfo=dt.timezone.utc)
+    return row["valid_from"], row["valid_to"] or never, row["change_position"]
