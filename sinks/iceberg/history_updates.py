@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -74,6 +74,20 @@ class _EpochVersions:
     rows: pa.Table
 
 
+class _Arranged(NamedTuple):
+    """The events of an epoch in their chains.
+
+    Attributes:
+        values: The values of the versions.
+        rows: The rows of versions that keep values of others.
+        order: The events, key by key.
+    """
+
+    values: VersionValues
+    rows: pa.Table
+    order: Numbers
+
+
 class HistoryUpdate(MergeOnRead):
     """An epoch of a history.
 
@@ -116,24 +130,31 @@ class HistoryUpdate(MergeOnRead):
         keys = changes.keys
         found = versions.find(keys)
         events = changes.number_events(found.rows, keys, is_complete=False)
-        if self._needs_more(events):
+        made = None if self._needs_more(events) else self._arrange(table, changes, events, found)
+        if made is None or _has_doubtful_reads(events, made.order):
             found = versions.find_all(keys)
             events = changes.number_events(found.rows, keys, is_complete=True)
-        order = self._arrange(events)
-        columns = self._upsert_spec.without_added(to_arrow_columns(table.schema()))
-        values = VersionValues(columns, events, order, changes, found)
-        is_null = self._options.missing_values == "null"
-        rows = values.complete(self._upsert_spec.keys, missing_is_null=is_null)
-        order = values.drop_equal_reads(rows)
+            made = self._arrange(table, changes, events, found)
+        order, incomplete = made.order, made.values.incomplete
         intervals = compute_intervals(events, order)
         stored = np.sort(order[order < events.stored])
         differs = intervals.ends[stored] != events.ends[stored]
         differs |= intervals.starts[stored] != events.times[stored]
         opened = np.sort(order[(order >= events.stored) & ~events.deletes[order]])
-        complete = np.setdiff1d(opened, values.incomplete, assume_unique=True)
+        complete = np.setdiff1d(opened, incomplete, assume_unique=True)
         return _EpochVersions(
-            events, intervals, found, stored[differs], complete, values.incomplete, rows
+            events, intervals, found, stored[differs], complete, incomplete, made.rows
         )
+
+    def _arrange(
+        self, table: Table, changes: HistoryChanges, events: Events, found: FoundVersions
+    ) -> _Arranged:
+        """Return the chains, without rows that a snapshot has read and that open no version."""
+        columns = self._upsert_spec.without_added(to_arrow_columns(table.schema()))
+        values = VersionValues(columns, events, self._order_events(events), changes, found)
+        is_null = self._options.missing_values == "null"
+        rows = values.complete(self._upsert_spec.keys, missing_is_null=is_null)
+        return _Arranged(values, rows, values.drop_equal_reads(rows))
 
     def _needs_more(self, events: Events) -> bool:
         """Return True if all versions of a key are needed, and perhaps not all were found.
@@ -151,7 +172,7 @@ class HistoryUpdate(MergeOnRead):
         is_earlier = events.times[events.changes] < starts[groups[events.changes]]
         return bool((is_earlier & ~events.reads[events.changes]).any())
 
-    def _arrange(self, events: Events) -> Numbers:
+    def _order_events(self, events: Events) -> Numbers:
         """Return the events of the chains.
 
         Raises:
@@ -225,3 +246,14 @@ class HistoryUpdate(MergeOnRead):
             for name, values in given.items():
                 rows = rows.append_column(name, values)
             yield rows
+
+
+def _has_doubtful_reads(events: Events, order: Numbers) -> bool:
+    """Return True if a row that a snapshot has read could be one that an older version came from.
+
+    Such a row would be repeated. It differs from the current version, and perhaps not all versions
+    of its key were found.
+    """
+    reads = order[(order >= events.stored) & events.reads[order]]
+    groups = events.groups[reads]
+    return bool((events.have_current()[groups] & ~events.complete[groups]).any())

@@ -149,8 +149,25 @@ def test_a_change_that_a_transaction_made_before_the_snapshot_wins(tmp_path):
     assert intervals(history)[3:] == [(2, 1, 900, 900), (2, 2, 900, None)]
 
 
-def test_a_second_snapshot_opens_versions_of_changed_rows_only(tmp_path):
-    history = History(tmp_path)
+def test_a_repeated_row_of_a_snapshot_opens_no_version_after_such_a_change(tmp_path):
+    """The version from the snapshot is in a file that has no current one."""
+    history = History(tmp_path, partitionBy="is_current")
+    read = change("r", 300, 1000, n=1)
+    history.apply(read)
+    history.apply(change("u", 200, 900, n=2))
+    wanted = [(1, 1, 900, 900), (1, 2, 900, None)]
+    for records in ([read], [read, change("u", 200, 900, n=2)], [change("r", 310, 1000, n=2)]):
+        history.apply(*records)
+        assert intervals(history) == wanted
+    history.apply(change("r", 400, 2000, n=3))
+    assert intervals(history)[1:] == [(1, 2, 900, 2000), (1, 3, 2000, None)]
+    history.apply(change("u", 200, 900, n=2), read)
+    assert intervals(history)[1:] == [(1, 2, 900, 2000), (1, 3, 2000, None)]
+
+
+@pytest.mark.parametrize("options", [{}, {"partitionBy": "is_current"}])
+def test_a_second_snapshot_opens_versions_of_changed_rows_only(tmp_path, options):
+    history = History(tmp_path, **options)
     first = [change("r", 10, 100, n=1), change("r", 10, 100, id=2, n=1, tags=["a", None])]
     history.apply(*first)
     history.apply(change("r", 20, 200, n=5), change("r", 20, 200, id=2, n=1, tags=["a", None]))
