@@ -24,11 +24,7 @@ from krishiv_spark.errors import (
 )
 from krishiv_spark.iceberg._pyiceberg import remove_written
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
-from krishiv_spark.iceberg.commit_rules import (
-    REFUSALS,
-    has_expired_since,
-    may_have_expired_since,
-)
+from krishiv_spark.iceberg.commit_rules import REFUSALS, has_expired_since, may_have_expired_since
 from krishiv_spark.iceberg.embedded import CatalogReplacedError, get_catalog_file
 from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
