@@ -215,6 +215,7 @@ class DeltaDataSource(KrishivDataSource):
     format_name = "krishiv-delta"
     reader_type = later("krishiv_spark.sources.delta.reader", "DeltaReader")
     writer_type = later("krishiv_spark.sinks.delta.writer", "DeltaWriter")
+    route_type = later("krishiv_spark.sinks.delta.delta_route", "DeltaRoute")
     copy_note = (
         "starts without a committed epoch, which is stored by the query's id: use a separate "
         "table, or both queries write the rows after epoch {epoch} into one"

@@ -47,7 +47,14 @@ from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["DeltaCommit", "DeltaCommitter", "read_mark"]
+__all__ = [
+    "DeltaCommit",
+    "DeltaCommitter",
+    "check_fits",
+    "check_staged_exist",
+    "find_epoch",
+    "read_mark",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -107,6 +114,7 @@ class DeltaCommitter(TwoPhaseCommitter[StagedDeltaFiles]):
         if not staged and not self._replaces:
             return  # a batch job without rows
         commit = DeltaCommit(self._options, epoch, staged, replaces=self._replaces)
+        check_staged_exist(self._options, staged)
         # `last_committed` has just read the log. If it has changed since, the attempt fails.
         table, self._loaded = self._loaded, None
         try:
@@ -227,35 +235,7 @@ class DeltaCommit:
                 f"{self._name} is not published: the table has epoch {mark.epoch} of the query "
                 "from another driver; two drivers run on one checkpoint"
             )
-        try:
-            check_writable(table, self._options.path, replaces=self._replaces)
-        except OptionError as error:
-            raise self._to_rejection(str(error)) from error
-        if any(item.table != str(table.metadata().id) for item in self._staged):
-            raise self._to_rejection("the table was replaced since its tasks have started")
-        layout = digest_layout(table)
-        for item in self._staged:
-            if item.layout != layout:
-                self._check_layout(table, item.version)
-
-    def _check_layout(self, table: DeltaTable, version: int) -> None:
-        """Refuse files of an earlier version of the table that do not fit its present columns.
-
-        Raises:
-            CommitRejected: If a column of the files was changed, or one is missing in them.
-            StorageError: If the log no longer has that version.
-        """
-        before = open_table(self._options, version)
-        names = before.metadata().partition_columns, table.metadata().partition_columns
-        now = {field.name: field for field in read_columns(table)}
-        kept = {field.name: field for field in read_columns(before)}
-        lost = [name for name in kept if name not in now or now[name].type != kept[name].type]
-        missing = [name for name in now if name not in kept and not now[name].nullable]
-        if lost or missing or names[0] != names[1]:
-            shown = ", ".join([*lost, *missing]) or "the partition columns"
-            raise self._to_rejection(
-                f"another writer has changed its columns ({shown}) since its tasks have started"
-            )
+        check_fits(self._options, table, self._staged, replaces=self._replaces)
 
     def _attempt(self, table: DeltaTable, version: int) -> Exception | None:
         """Send the commit once; return the error if it has failed, or if its end is not known.
@@ -360,6 +340,95 @@ class DeltaCommit:
     def _name(self) -> str:
         epoch, path = self._epoch, self._options.path
         return f"{FORMAT}: epoch {epoch.number} of query {epoch.query} of table {path}"
+
+
+def check_fits(
+    options: DeltaSinkOptions,
+    table: DeltaTable,
+    staged: Sequence[StagedDeltaFiles],
+    *,
+    replaces: bool,
+) -> None:
+    """Refuse staged files that do not fit the present state of the table. Committer.
+
+    Raises:
+        CommitRejected: If the table was replaced, another writer has changed its columns, or it has
+            a feature that this package does not honour.
+        StorageError: If the log no longer has the version at which they were staged.
+    """
+    try:
+        check_writable(table, options.path, replaces=replaces)
+    except OptionError as error:
+        raise CommitRejected(str(error)) from error
+    if any(item.table != str(table.metadata().id) for item in staged):
+        raise CommitRejected(
+            f"{FORMAT}: table {options.path} was replaced since its tasks have started: restart "
+            "the query"
+        )
+    layout = digest_layout(table)
+    for version in {item.version for item in staged if item.layout != layout}:
+        _check_layout(options, table, open_table(options, version))
+
+
+def _check_layout(options: DeltaSinkOptions, table: DeltaTable, before: DeltaTable) -> None:
+    names = before.metadata().partition_columns, table.metadata().partition_columns
+    now = {field.name: field for field in read_columns(table)}
+    kept = {field.name: field for field in read_columns(before)}
+    lost = [name for name in kept if name not in now or now[name].type != kept[name].type]
+    missing = [name for name in now if name not in kept and not now[name].nullable]
+    if lost or missing or names[0] != names[1]:
+        shown = ", ".join([*lost, *missing]) or "the partition columns"
+        raise CommitRejected(
+            f"{FORMAT}: another writer has changed columns of {options.path} ({shown}) since its "
+            "tasks have started: restart the query, which checks them again"
+        )
+
+
+def check_staged_exist(options: DeltaSinkOptions, staged: Sequence[StagedDeltaFiles]) -> None:
+    """Refuse an epoch with a staged file that was deleted: readers of the table would fail.
+
+    Raises:
+        CommitRejected: If one is missing.
+        StorageError: If the store cannot be asked.
+    """
+    files = options.storage.files(options.url)
+    paths = [file.path for item in staged for file in item.files]
+    with explain_errors(options, "find staged files of"):
+        found = files.map(files.identity, [str(options.url / path) for path in paths])
+        missing = [path for path, one in zip(paths, found, strict=True) if one is None]
+    if missing:
+        raise CommitRejected(
+            f"{FORMAT}: {len(missing)} staged files of {options.path} are missing, such as "
+            f"{missing[0]!r}: VACUUM ran with a retention that is shorter than a batch takes. "
+            "Restart the query, which writes them again"
+        )
+
+
+_MOST_SEARCHED = 1_000
+"""Commits that `find_epoch` reads at most."""
+
+
+def find_epoch(options: DeltaSinkOptions, table: DeltaTable, epoch: Epoch) -> bool:
+    """Return True if the log has the commit of an epoch, by its number and digest. Driver.
+
+    Only recent commits are searched for an epoch before the newest one.
+
+    Raises:
+        StorageError: If the log cannot be read.
+    """
+    mark = read_mark(options, table, epoch.query)
+    if mark is None or mark.epoch < epoch.number:
+        return False
+    if mark.epoch == epoch.number:
+        return None in {mark.digest, epoch.digest} or mark.digest == epoch.digest
+    newest = table.version()
+    for version in range(newest, max(-1, newest - _MOST_SEARCHED), -1):
+        record = read_commit_info(options, version).get(RECORD, {})
+        if record.get("query") == epoch.query and record.get("epoch") == epoch.number:
+            return None in {record.get("digest"), epoch.digest} or bool(
+                record.get("digest") == epoch.digest
+            )
+    return False
 
 
 def _to_add(file: StagedDeltaFile) -> Any:

@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from fanout_sides import Files, Table, Topic, make_pair
+from fanout_sides import DeltaSide, Files, Table, Topic, make_pair
 from kafka_topics import Onlooker
 from pg_onlooker import SEEN, RowsOfPostgresql
 
@@ -24,6 +24,19 @@ class Pair:
 class TestFilesAndTable(Pair, SinkConformance):
     def sides(self):
         return Files, Table
+
+
+@pytest.mark.variant
+class TestFilesAndDelta(Pair, SinkConformance):
+    def sides(self):
+        return Files, DeltaSide
+
+
+@pytest.mark.variant
+@pytest.mark.long
+class TestDeltaAndTable(Pair, SinkConformance):
+    def sides(self):
+        return DeltaSide, Table
 
 
 @pytest.fixture(scope="class")

@@ -94,9 +94,7 @@ def test_a_copied_checkpoint_shows_its_note():
 def test_it_can_be_a_route_of_a_fan_out(tape):
     assert "acme-tape" in route_names()
     assert kind_of_route({"format": "Acme-Tape"}) is tape.route_type
-    with pytest.raises(
-        OptionError, match=r"known: krishiv-iceberg, .*krishiv-parquet, .*acme-tape"
-    ):
+    with pytest.raises(OptionError, match=r"known: krishiv-delta, .*krishiv-parquet, .*acme-tape"):
         kind_of_route({})
     with pytest.raises(OptionError, match="cannot be a route"):
         kind_of_route({"format": "krishiv-memory"})

@@ -5,6 +5,8 @@ from collections import Counter
 from functools import partial
 
 import pyarrow as pa
+from delta_kit import SEEN as DELTA
+from delta_reader import LogReader
 from iceberg_onlooker import Onlooker as OnlookerOfTables
 from iceberg_onlooker import options as iceberg_options
 from kafka_calls import REQUESTS
@@ -15,6 +17,7 @@ from parquet_files import staged as staged_files
 from krishiv_spark.formats import FanoutDataSource
 from krishiv_spark.testing import FILES, SQLITE, SinkUnderTest, back_up_folder
 
+DELTA_CALLS = {name: call for name, call in DELTA.items() if name.startswith("deltalake")}
 TEXT_ROW = pa.struct([("id", pa.int64()), ("text", pa.string())])
 RECORD = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
@@ -54,6 +57,24 @@ class Table(Files):
 
     def seen(self):
         rows = self.onlooker.rows()
+        return rows["id"].to_pylist() if rows else []
+
+    def waiting(self):
+        return ()
+
+
+class DeltaSide(Files):
+    """A side whose rows are in a Delta table."""
+
+    sweeps = False
+
+    def __init__(self, folder):
+        self.folder, self.reader = folder, LogReader(folder / "t")
+        self.options = {"format": "krishiv-delta", "path": str(folder / "t")}
+        self.options["commitTimeout"] = "300 ms"
+
+    def seen(self):
+        rows = self.reader.rows()
         return rows["id"].to_pylist() if rows else []
 
     def waiting(self):
@@ -110,7 +131,7 @@ def make_pair(makes, folder, outside=None):
         whole_epochs=False,
         complete=False,  # between the two sides, one shows the epoch before: see test_fanout
         batch=False,
-        outside=outside or {**FILES, **SQLITE, **REQUESTS},
+        outside=outside or {**FILES, **SQLITE, **REQUESTS, **DELTA_CALLS},
     )
 
 

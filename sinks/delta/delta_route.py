@@ -1,0 +1,319 @@
+"""A table as a route of ``krishiv-fanout``: an intent in the epoch log commits each epoch.
+
+The intent names the files of the epoch, after everything that could reject them was checked. The
+table's log then accepts the epoch once, by its mark, whichever driver sends it.
+
+An intent must be short, however many files the epoch has. So they are listed in a file of the
+table's folder `_krishiv`, which neither readers of Delta nor VACUUM enter.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+
+import pyarrow as pa
+from pydantic import BaseModel, Field
+
+from krishiv_spark.delta.opening import open_table
+from krishiv_spark.delta.options import FORMAT
+from krishiv_spark.errors import (
+    CheckpointMismatch,
+    CommitUnknown,
+    Fenced,
+    LogError,
+    OptionError,
+    SinkError,
+)
+from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
+from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, Ownership, Task
+from krishiv_spark.sinks.delta.epoch_commit import (
+    DeltaCommit,
+    DeltaCommitter,
+    check_fits,
+    check_staged_exist,
+    find_epoch,
+    read_mark,
+)
+from krishiv_spark.sinks.delta.options import DeltaSinkOptions
+from krishiv_spark.sinks.delta.task_files import StagedDeltaFiles, TargetTable
+from krishiv_spark.sinks.delta.writer import DeltaWriter
+from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
+from krishiv_spark.sinks.participant import Participant
+from krishiv_spark.spark.query_target import QueryTarget
+from krishiv_spark.storage import Folder
+from krishiv_spark.storage.paths import FileName
+
+__all__ = ["DeltaParticipant", "DeltaRoute", "StagedForDelta"]
+
+_FOLDER = "_krishiv"
+
+
+class StagedForDelta(BaseModel, frozen=True):
+    """The files that a task has staged; in an intent, the files of the whole epoch.
+
+    Attributes:
+        staged: The task's own report; not in intents, which must be short.
+        table: Id of the table.
+        file: Name of the file with the reports of all tasks; None in the message of a task.
+        replaces: True if the epoch replaces all rows.
+    """
+
+    staged: StagedDeltaFiles | None = Field(default=None, exclude=True)
+    table: str
+    file: FileName | None = None
+    replaces: bool = False
+
+
+class DeltaRoute(LoggedWriter[StagedForDelta, TargetTable]):
+    """``krishiv-delta`` as a route of ``krishiv-fanout``."""
+
+    options_type = DeltaSinkOptions
+    options: DeltaSinkOptions
+
+    @cached_property
+    def _sink(self) -> DeltaWriter:
+        return DeltaWriter(self.options, self.schema, self.mode, streaming=self.streaming)
+
+    @cached_property
+    def _target(self) -> TargetTable:
+        return self._sink.plan(None)
+
+    def check(self) -> None:
+        """Planner: create or adapt the table, and check that it accepts the rows."""
+        _ = self._target
+
+    def check_start(self) -> None:
+        """Planner: check the table without a change to it."""
+        self._sink.check_start()
+
+    def plan(self, ownership: Ownership[StagedForDelta] | None) -> TargetTable:
+        """Planner: return the description for tasks of the table that `check` has read."""
+        del ownership
+        return self._target
+
+    def describe_target(self) -> QueryTarget:
+        """Driver: describe the table as the sink does."""
+        return self._sink.describe_target()
+
+    def stage(
+        self, batches: Iterator[pa.RecordBatch], task: Task, plan: TargetTable
+    ) -> StagedForDelta | None:
+        """Executor: stage rows as the sink does."""
+        staged = self._sink.stage(batches, task, plan)
+        return None if staged is None else StagedForDelta(staged=staged, table=staged.table)
+
+    def participant(self, view: LogView) -> DeltaParticipant:
+        """Driver: return the participant of the table."""
+        del view  # files have random names, and only VACUUM deletes leftovers
+        return DeltaParticipant(self.options, replaces=self.mode is OutputMode.REPLACE)
+
+    def log_location(self, query: str) -> str:
+        """Raise an error: a table outside a fan-out has no epoch log."""
+        raise OptionError(
+            f"{FORMAT}: query {query} has a mark in the table's log, but no epoch log: use "
+            "krishiv-fanout"
+        )
+
+
+class DeltaParticipant(Participant[StagedForDelta]):
+    """A participant that commits one version for each epoch, with its mark.
+
+    Args:
+        options: Options of the sink.
+        replaces: True if the epochs of the query replace all rows.
+    """
+
+    staged_type = StagedForDelta
+    may_lose = False
+
+    def __init__(self, options: DeltaSinkOptions, *, replaces: bool) -> None:
+        self._options = options
+        self._replaces = replaces
+
+    def prepare(
+        self,
+        epoch: Epoch,
+        staged: Sequence[StagedForDelta],
+        salvaged: Sequence[StagedForDelta],
+    ) -> Sequence[StagedForDelta]:
+        """Committer: check the staged files, and list them in a file.
+
+        Raises:
+            CommitRejected: If they do not fit the table, or do not exist.
+        """
+        del salvaged  # no part of an epoch is ever lost
+        if not staged and not self._replaces:
+            return ()
+        table = open_table(self._options)
+        reported = [item.staged for item in staged if item.staged is not None]
+        check_fits(self._options, table, reported, replaces=self._replaces)
+        check_staged_exist(self._options, reported)
+        name = f"{epoch.number}-{uuid.uuid4().hex}.json"
+        text = json.dumps([item.model_dump(mode="json") for item in reported])
+        self._folder.create(name, text.encode())
+        identity = str(table.metadata().id)
+        return [StagedForDelta(table=identity, file=name, replaces=self._replaces)]
+
+    def finish(self, epoch: Epoch, staged: Sequence[StagedForDelta]) -> None:
+        """Driver: commit the version, unless the table has the epoch.
+
+        Raises:
+            CommitUnknown: If the table does not accept it now, or its store does not respond.
+            CheckpointMismatch: If the table has another epoch of this number, or a later one.
+        """
+        if not staged or self.is_finished(epoch):
+            return
+        self._check_number_is_free(epoch)
+        try:
+            files = [one for item in staged for one in self._read_files(item)]
+            # `prepare` has returned one item for the whole epoch.
+            DeltaCommit(self._options, epoch, files, replaces=staged[0].replaces).run()
+        except Fenced:
+            if not self.is_finished(epoch):  # another driver may have finished it meanwhile
+                raise
+        except CommitUnknown:
+            raise
+        except (OSError, SinkError) as error:
+            if self._is_finished_meanwhile(epoch):
+                return
+            raise CommitUnknown(
+                f"{FORMAT}: epoch {epoch.number}: its intent is logged, but table "
+                f"{self._options.path} does not accept it: {error}. Correct the table and restart "
+                "the query, which retries it; or see 'krishiv-spark log resolve --assume'"
+            ) from error
+        self._delete_lists(staged)
+
+    def _read_files(self, item: StagedForDelta) -> list[StagedDeltaFiles]:
+        """Return the files that an intent names.
+
+        Raises:
+            LogError: If their list is missing or damaged.
+        """
+        found = None if item.file is None else self._folder.read(item.file)
+        try:
+            return [StagedDeltaFiles.model_validate(one) for one in json.loads(found or b"")]
+        except ValueError as error:
+            raise LogError(
+                f"{FORMAT}: the list of files {_FOLDER}/{item.file} in {self._options.path}, which "
+                f"an intent names, is missing or damaged: {error}. Restore it; or see "
+                "'krishiv-spark log resolve --assume'"
+            ) from error
+
+    def _is_finished_meanwhile(self, epoch: Epoch) -> bool:
+        with suppress(OSError, SinkError):  # the caller raises the first error instead
+            return self.is_finished(epoch)
+        return False
+
+    def _check_number_is_free(self, epoch: Epoch) -> None:
+        found = self._committed(epoch.query)
+        if found is not None and found.epoch >= epoch.number:
+            raise CheckpointMismatch(
+                f"table {self._options.path} has epoch {found.epoch} of query {epoch.query}, and "
+                f"there is no sign that it has epoch {epoch.number} as the epoch log records it: "
+                "the log was restored from an older copy, or another driver is ahead; if so, stop "
+                "that driver. The table was not changed: put the newest checkpoint and log back "
+                "and restart the query"
+            )
+
+    def is_finished(self, epoch: Epoch) -> bool:
+        """Driver: return True if the table has this epoch, by its number and digest."""
+        return find_epoch(self._options, open_table(self._options), epoch)
+
+    def discard(self, staged: Sequence[StagedForDelta]) -> None:
+        """Anywhere: delete staged files that no version names."""
+        committer = DeltaCommitter(self._options, replaces=self._replaces)
+        committer.discard([item.staged for item in staged if item.staged is not None])
+        self._delete_lists(staged)
+
+    # --- planner
+
+    def target(self) -> str:
+        """Planner: return the identity of the table, its id."""
+        return f"Delta table {open_table(self._options).metadata().id}"
+
+    def newest_epoch(self, query: str) -> CommittedEpoch | None:
+        """Planner: return the epoch of the table's mark."""
+        return self._committed(query)
+
+    def contains(self, epoch: Epoch, staged: Sequence[StagedForDelta]) -> bool | None:
+        """Planner: return True if the table has the epoch; None if the epoch has no rows for it."""
+        if not staged:
+            return None
+        found = self._committed(epoch.query)
+        return found is not None and found.epoch >= epoch.number
+
+    def verify_committed_target(self, epoch: Epoch, staged: Sequence[StagedForDelta]) -> None:
+        """Planner: check that the table is the one that the epoch was committed to.
+
+        Raises:
+            LogError: If the table was recreated since.
+        """
+        now = str(open_table(self._options).metadata().id)
+        if any(item.table != now for item in staged):
+            raise LogError(
+                f"epoch {epoch.number} of query {epoch.query} was written to the previous table "
+                f"{self._options.path}, which has since been removed or recreated. Nothing was "
+                "written. 'krishiv-spark log resolve --assume aborted' writes the epoch again; "
+                "'--assume committed' skips it"
+            )
+
+    def verify_empty_log(self, query: str) -> None:
+        """Planner: check that a query without a log has no epoch in the table.
+
+        Raises:
+            LogError: If the table has an epoch of the query.
+        """
+        found = self._committed(query)
+        if found is not None:
+            raise LogError(
+                f"table {self._options.path} has epoch {found.epoch} of query {query}, but its "
+                "epoch log is empty: the log was removed, or the option 'epochLog' has changed; "
+                f"put it back, or use {NEW_CHECKPOINT}"
+            )
+
+    # --- operator
+
+    def force_outcome(
+        self, epoch: Epoch, staged: Sequence[StagedForDelta], *, committed: bool
+    ) -> None:
+        """Operator: commit the epoch if `committed`; a committed version is never removed.
+
+        Raises:
+            SinkError: If the epoch is in the table and `committed` is False.
+        """
+        if committed:
+            self.finish(epoch, staged)
+        elif self.is_finished(epoch):
+            raise SinkError(
+                f"table {self._options.path} has epoch {epoch.number} of query {epoch.query}: "
+                "restore the version before it first (RESTORE TABLE)"
+            )
+
+    def verify_adoption(self, query: str, epoch: int) -> None:
+        """Operator: check that the table's epoch is not newer than that of the log.
+
+        Raises:
+            LogError: If it is newer: the epochs up to it would be skipped.
+        """
+        found = self._committed(query)
+        if found is not None and found.epoch > epoch:
+            raise LogError(
+                f"table {self._options.path} has epoch {found.epoch} of query {query}, and would "
+                f"skip the epochs after {epoch} up to that one: use {NEW_CHECKPOINT}"
+            )
+
+    def _committed(self, query: str) -> CommittedEpoch | None:
+        return read_mark(self._options, open_table(self._options), query)
+
+    def _delete_lists(self, staged: Sequence[StagedForDelta]) -> None:
+        """Delete the lists of intents; best effort."""
+        with suppress(Exception):
+            self._folder.remove([item.file for item in staged if item.file is not None])
+
+    @property
+    def _folder(self) -> Folder:
+        return self._options.storage.folder(self._options.url / _FOLDER)
