@@ -33,7 +33,8 @@ class Changes:
     """Changes of a table, in the order of their records.
 
     Attributes:
-        rows: The columns of the table. A row that deletes has only its key.
+        rows: The columns of the table. A row that deletes has only its key, and null in the key
+            columns if it deletes all rows.
         deletes: True for each row that deletes.
         kept: For each row, the names of columns whose values do not change; null for none.
         positions: For each row, the position of its record in PostgreSQL's log (`lsn`), or null.

@@ -178,6 +178,9 @@ class RowReader:
         is_upsert = np.asarray(pc.is_in(operations, _UPSERTS))
         is_delete = np.asarray(pc.is_in(operations, _DELETES))
         self._check_others(operations, ~(is_upsert | is_delete), rows)
+        truncated = np.flatnonzero(is_true(pc.equal(operations, _TRUNCATE)))
+        if len(truncated) and self.truncate == "apply":
+            yield self._truncate(rows[truncated], positions.take(pa.array(truncated)))
         chosen = np.flatnonzero(is_upsert)
         upserted = after.take(pa.array(chosen))
         if upserted.null_count:
@@ -217,10 +220,17 @@ class RowReader:
                 raise FatalRecordError(
                     int(rows[row]),
                     "is the event of a TRUNCATE, which names no rows: empty the table or build "
-                    "the mirror again, and set 'truncateEvents' = 'ignore' to skip the event",
+                    "the mirror again, and set 'truncateEvents' = 'ignore' to skip the event, or "
+                    "'apply' to delete all rows",
                 )
             if operation not in {_TRUNCATE, _MESSAGE}:
                 raise ValueError("an unknown operation")
+
+    def _truncate(self, rows: Rows, positions: pa.Array) -> Changes:
+        """Return deletes without a key: they delete all rows."""
+        nulls = [pa.nulls(len(rows), each.type) for each in self.columns]
+        batch = pa.RecordBatch.from_arrays(nulls, schema=self.columns)
+        return to_deletes(batch, rows, positions)
 
     def _upsert(
         self,

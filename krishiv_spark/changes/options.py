@@ -26,7 +26,7 @@ BinaryForm: TypeAlias = Literal["base64", "hex"]
 
 TimestampUnit: TypeAlias = Literal["ms", "us", "ns"]
 
-TruncateRule: TypeAlias = Literal["fail", "ignore"]
+TruncateRule: TypeAlias = Literal["fail", "ignore", "apply"]
 """The action for the event of a `TRUNCATE`."""
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -167,7 +167,8 @@ class ChangeOptions(Options):
     truncate_events: TruncateRule = Field(
         default="fail",
         description="Action for the event of a `TRUNCATE`, which Debezium sends only if "
-        "`skipped.operations` does not name it: `fail`, or `ignore` it.",
+        "`skipped.operations` does not name it: `fail`, `ignore` it, or `apply` it: delete all "
+        "rows of the table.",
     )
 
     @classmethod

@@ -37,6 +37,7 @@ __all__ = [
     "SnapshotChanges",
     "check_fits",
     "check_staged_exist",
+    "list_files",
 ]
 
 _DISK = {None, "file"}
@@ -133,13 +134,16 @@ class Replace(EpochUpdate):
 
     def plan(self, table: Table) -> SnapshotChanges:
         """Return the staged files as added ones, and those of the table as removed ones."""
-        from krishiv_spark.sinks.iceberg.replaced_rows import plan_data_files
-
         check_fits(self.staged, table.metadata)
-        removed = dict.fromkeys(
-            file for task in plan_data_files(table) for file in (task.file, *task.delete_files)
-        )
-        return SnapshotChanges(_data_files(self.staged), list(removed))
+        return SnapshotChanges(_data_files(self.staged), list_files(table))
+
+
+def list_files(table: Table) -> list[DataFile]:
+    """Return all data files and delete files of a table."""
+    from krishiv_spark.sinks.iceberg.replaced_rows import plan_data_files
+
+    found = (file for task in plan_data_files(table) for file in (task.file, *task.delete_files))
+    return list(dict.fromkeys(found))
 
 
 def check_fits(staged: Sequence[StagedDataFiles], metadata: TableMetadata) -> None:

@@ -56,6 +56,11 @@ class HistoryChanges(EpochChanges):
         return {}
 
     @property
+    def is_truncated(self) -> bool:
+        """Return False: a history has no such events."""
+        return False
+
+    @property
     def keys(self) -> pa.Table:
         """The keys of all changes, each once."""
         own = list(self._spec.keys)

@@ -91,7 +91,9 @@ def complete_upserts(
         name: [_find_sources(keeps, state)[winners] for state in states]
         for name, keeps in kept.items()
     }
-    stored, places = _read_stored(table, rows, found.groups, keys, sources)
+    # In a truncated table, all rows are deleted before these changes.
+    before_epoch = None if changes.is_truncated else table
+    stored, places = _read_stored(before_epoch, rows, found.groups, keys, sources)
     stored, places = _add_moved(stored, places, earlier.rows)
     is_missing = np.zeros(len(winners), np.bool_)
     is_repeated = _are_applied(table, found, winners)
@@ -275,7 +277,7 @@ def _are_applied(table: Table, found: IncompleteRows, winners: Numbers) -> Flags
 
 
 def _read_stored(
-    table: Table,
+    table: Table | None,
     rows: pa.Table,
     groups: Numbers,
     keys: Sequence[str],
@@ -285,7 +287,7 @@ def _read_stored(
     places = np.full(int(groups.max()) + 1, -1, np.int64)
     every = np.concatenate([one for pair in sources.values() for one in pair])
     needed = np.isin(groups, _in_table(every[every < _NONE])) & (np.diff(groups, prepend=-1) != 0)
-    if not needed.any():
+    if table is None or not needed.any():
         return rows.slice(0, 0), places
     own, first = list(keys), rows.filter(pa.array(needed))
     wanted = to_sortable(first.select(own)).append_column(_ROW, pa.array(groups[needed]))

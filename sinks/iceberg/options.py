@@ -287,6 +287,10 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
                 "'opColumn' and 'orderColumn' contradict 'changeFormat', whose events have their "
                 "operation and their order"
             )
+        if self.mode == "scd2" and self.truncate_events == "apply":
+            raise ValueError(
+                "'truncateEvents' = 'apply' requires 'mode' = 'upsert': write 'fail' or 'ignore'"
+            )
         if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):
             raise ValueError(
                 "'keyColumns', 'opColumn' and 'orderColumn' require 'mode' = 'upsert' or 'scd2'"

@@ -25,7 +25,7 @@ from krishiv_spark.arrow.cast import is_uuid
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.partition_files import chunks
 from krishiv_spark.arrow.schemas import conform
-from krishiv_spark.errors import OptionError
+from krishiv_spark.errors import CommitRejected, OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.inputs import open_input
 from krishiv_spark.parquet.row_groups import read_all
@@ -82,6 +82,7 @@ and whether a snapshot has read the row."""
 
 FURTHER = (DELETES, KEPT, POSITION, PARTITION, ORDER, PLACE, TIME, READ)
 
+_MOST_PARTITIONS = 5
 _RANK, _ROW, _GROUP = "_krishiv_rank", "_krishiv_row", "_krishiv_group"
 
 
@@ -283,6 +284,7 @@ class _LastChanges:
         groups: For each change, the number of its key; -1 for keys that are complete. Empty if all
             keys are complete.
         wanted: Numbers of the keys whose last upsert keeps values.
+        is_truncated: Whether a change deletes all rows before it. Earlier changes have no effect.
         positions: The highest position of the database's log by partition of the topic.
     """
 
@@ -292,6 +294,7 @@ class _LastChanges:
     ranks: np.ndarray[Any, Any]
     groups: np.ndarray[Any, Any]
     wanted: np.ndarray[Any, Any]
+    is_truncated: bool
     positions: Mapping[str, int]
 
 
@@ -371,6 +374,11 @@ class EpochChanges:
         return bool(len(self._last.wanted))
 
     @property
+    def is_truncated(self) -> bool:
+        """True if the epoch deletes all rows of the table first."""
+        return self._last.is_truncated
+
+    @property
     def positions(self) -> Mapping[str, int]:
         """The highest position of the database's log among the changes, by partition."""
         return self._last.positions
@@ -423,7 +431,9 @@ class EpochChanges:
         ranks = np.empty_like(by_rank)
         ranks[by_rank] = np.arange(len(by_rank))
         own = list(self._upsert_spec.keys)
-        keys = changes.select(own).append_column(_RANK, pa.array(ranks))
+        is_live = self._find_live(changes, ranks)
+        live = np.flatnonzero(is_live)
+        keys = changes.select(own).append_column(_RANK, pa.array(ranks)).take(pa.array(live))
         last = keys.group_by(own).aggregate([(_RANK, "max")])
         stays = np.zeros(len(by_rank), bool)
         winners = by_rank[last[f"{_RANK}_max"].to_numpy()]
@@ -436,14 +446,55 @@ class EpochChanges:
             keeps = stays & changes[KEPT].is_valid().to_numpy()
             stays &= ~keeps
             if keeps.any():
-                groups = number_keys(changes, last.select(own))
-                wanted = groups[keeps]
-                chosen = _find_earlier_keys(changes, groups, wanted)
-                # A tombstone has no position, and its delete is another change, or was one.
-                is_redundant = changes[DELETES].to_numpy() & changes[POSITION].is_null().to_numpy()
-                is_redundant &= POSITION in self._list_orders(changes)
-                groups = np.where(chosen[groups] & ~is_redundant, groups, -1)
-        return _LastChanges(last.select(own), winners, stays, ranks, groups, wanted, positions)
+                numbers = self._number_incomplete(changes.take(live), last.select(own), keeps[live])
+                groups = np.full(changes.num_rows, -1)
+                groups[live], wanted = numbers
+        is_truncated = not is_live.all()
+        found = (last.select(own), winners, stays, ranks, groups, wanted)
+        return _LastChanges(*found, is_truncated, positions)
+
+    def _number_incomplete(
+        self, changes: pa.Table, keys: pa.Table, keeps: np.ndarray[Any, Any]
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return the number of each change's key, -1 for keys that are complete, and those wanted.
+
+        Args:
+            changes: The changes.
+            keys: Their keys.
+            keeps: Whether each change is the last one of its key and keeps values.
+        """
+        groups = number_keys(changes, keys)
+        wanted = groups[keeps]
+        chosen = _find_earlier_keys(changes, groups, wanted)
+        # A tombstone has no position, and its delete is another change, or was one.
+        is_redundant = changes[DELETES].to_numpy() & changes[POSITION].is_null().to_numpy()
+        is_redundant &= POSITION in self._list_orders(changes)
+        return np.where(chosen[groups] & ~is_redundant, groups, -1), wanted
+
+    def _find_live(self, changes: pa.Table, ranks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return flags of the changes after the last one that deletes all rows, which has no key.
+
+        Raises:
+            CommitRejected: If there is one, and changes of several partitions, whose order beside
+                it is not known.
+        """
+        every = np.ones(changes.num_rows, bool)
+        if KEPT not in changes.column_names:
+            return every
+        truncates = changes[self._upsert_spec.keys[0]].is_null().to_numpy()
+        if not truncates.any():
+            return every
+        partitions = pc.unique(changes[PARTITION].drop_null()).to_pylist()
+        if len(partitions) > 1:
+            raise CommitRejected(
+                f"{FORMAT}: the table was truncated, and the epoch has events of the partitions "
+                f"{', '.join(sorted(partitions)[:_MOST_PARTITIONS])}, which have no common order. "
+                "Nothing was committed. Truncated tables need a topic with one partition: build "
+                "the mirror again from such a topic, or set 'truncateEvents' = 'ignore' and "
+                "delete the rows yourself"
+            )
+        found: np.ndarray[Any, Any] = ranks > ranks[truncates].max()
+        return found
 
     def are_records(self) -> bool:
         """Return True if the changes were records of change data."""

@@ -24,7 +24,12 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import MERGE_MODE
 from krishiv_spark.sinks.base import Epoch, Task
 from krishiv_spark.sinks.iceberg.data_files import write_files
-from krishiv_spark.sinks.iceberg.epoch_updates import EpochUpdate, SnapshotChanges, check_fits
+from krishiv_spark.sinks.iceberg.epoch_updates import (
+    EpochUpdate,
+    SnapshotChanges,
+    check_fits,
+    list_files,
+)
 from krishiv_spark.sinks.iceberg.key_index import WantedKeys
 from krishiv_spark.sinks.iceberg.orphans import delete_unnamed
 from krishiv_spark.sinks.iceberg.position_deletes import (
@@ -158,7 +163,10 @@ class UpsertUpdate(EpochUpdate):
             columns = self._upsert_spec.without_added(to_arrow_columns(table.schema()))
             self._changes = self._open_changes(table.io, paths, columns)
         with _reject_arrow_errors(self._epoch):
-            made = self._plan_files(table, self._choose_changes(table, self._changes))
+            if self._changes.is_truncated:
+                made = SnapshotChanges(self._add(table, self._changes), list_files(table))
+            else:
+                made = self._plan_files(table, self._choose_changes(table, self._changes))
             if self._changes.positions:
                 made = replace(made, summary=self._summarize(table, self._changes))
         self._used = {file.file_path for file in (*made.added, *made.deletes)}
@@ -170,7 +178,10 @@ class UpsertUpdate(EpochUpdate):
         from krishiv_spark.sinks.iceberg.moved_rows import find_last_deletes, write_moves
 
         if self._last_deletes is None:
-            self._last_deletes = find_last_deletes(changes, self._upsert_spec.keys)
+            # After the table was truncated, the epoch itself has made all of its rows.
+            is_needed = not changes.is_truncated
+            keys = self._upsert_spec.keys
+            self._last_deletes = find_last_deletes(changes, keys) if is_needed else {}
         return {
             **write_positions(table.metadata, changes.positions),
             **write_moves(table.metadata, self._last_deletes, changes.positions),

@@ -24,7 +24,7 @@ from servers.debezium import postgres_source, running_debezium
 TRANSACTIONS = 300
 CREATED = [table for table in TABLES if "numeric" not in table.columns.values()]
 """Tables that get the columns of their declared mirrors from the events, too."""
-(LINES,) = (table for table in CREATED if table.name == "lines")
+LINES, THINGS = (table for table in CREATED if table.name in ("lines", "things"))
 
 pytestmark = [
     pytest.mark.crash,
@@ -60,7 +60,8 @@ def test_mirrors_of_events_in_avro_equal_their_database(uri, registry, tmp_path)
         run(job)
         created = make_job(cluster.bootstrap, tmp_path / "created", CREATED, topics)
         for mirror in created["mirrors"]:
-            mirror["options"] |= {"registry.url": registry.url, "schemaEvolution": "widen"}
+            more = {"schemaEvolution": "widen", "truncateEvents": "apply"}
+            mirror["options"] |= {"registry.url": registry.url, **more}
             del mirror["options"]["tableSchema"]
             mirror["options"].pop("timeUnits", None)
         run(created)
@@ -68,10 +69,11 @@ def test_mirrors_of_events_in_avro_equal_their_database(uri, registry, tmp_path)
             assert_mirror_equals(tmp_path / "warehouse", table, read_rows(table, uri))
         for table in CREATED:
             assert_mirror_equals(tmp_path / "created/warehouse", table, read_rows(table, uri))
-        widen(uri, cluster.bootstrap, make_key_reader(registry), tmp_path / "connect", registry)
+        alter(uri, cluster.bootstrap, make_key_reader(registry), tmp_path / "connect", registry)
         run(created)
     lines = replace(LINES, columns={**LINES.columns, "small": "bigint", "more": "text"})
-    assert_mirror_equals(tmp_path / "created/warehouse", lines, read_rows(lines, uri))
+    for table in (lines, THINGS):
+        assert_mirror_equals(tmp_path / "created/warehouse", table, read_rows(table, uri))
 
 
 def run(job):
@@ -81,20 +83,30 @@ def run(job):
         driver.wait_for("DONE")
 
 
-def widen(uri, bootstrap, read, folder, registry):  # noqa: F811
-    """Add a column to a table and widen another one, and change rows before and after it."""
-    table = LINES.name
-    with running_debezium(folder, bootstrap, postgres_source(uri), registry=registry.url):
+def make_source(uri):
+    """Return a connector that sends the event of a TRUNCATE, too."""
+    source = postgres_source(uri)
+    return replace(source, settings={**source.settings, "skipped.operations": "none"})
+
+
+def alter(uri, bootstrap, read, folder, registry):  # noqa: F811
+    """Change the columns of a table, and truncate another one; change rows before and after."""
+    lines, things = LINES.name, THINGS.name
+    with running_debezium(folder, bootstrap, make_source(uri), registry=registry.url):
         with connect(uri) as connection, connection.cursor() as cursor:
             for statement in (
-                f"UPDATE {table} SET small = 1 WHERE number % 3 = 0",
-                f"ALTER TABLE {table} ADD COLUMN more text, ALTER COLUMN small TYPE bigint",
-                f"UPDATE {table} SET small = number + 10000000000, more = number::text",
-                f"UPDATE {table} SET more = 'the last' WHERE number = {MARKED}",
+                f"UPDATE {lines} SET small = 1 WHERE number % 3 = 0",
+                f"ALTER TABLE {lines} ADD COLUMN more text, ALTER COLUMN small TYPE bigint",
+                f"UPDATE {lines} SET small = number + 10000000000, more = number::text",
+                f"UPDATE {lines} SET more = 'the last' WHERE number = {MARKED}",
+                f"UPDATE {things} SET raw = 'before'",
+                f"TRUNCATE {things}",
+                f"INSERT INTO {things} (id, raw) VALUES (1, 'after'), ({MARKED}, 'after')",
             ):
                 cursor.execute(statement)
                 connection.commit()
-        await_key(bootstrap, topic_of(LINES), LINES.key_columns(MARKED), read, count=5)
+        for table in (LINES, THINGS):
+            await_key(bootstrap, topic_of(table), table.key_columns(MARKED), read, count=5)
 
 
 def change(workload, uri, registry, bootstrap: str, folder: Path) -> None:  # noqa: F811
@@ -102,7 +114,7 @@ def change(workload, uri, registry, bootstrap: str, folder: Path) -> None:  # no
     connect_folder = folder / "connect"
     connect_folder.mkdir()
     read = make_key_reader(registry)
-    source = postgres_source(uri)
+    source = make_source(uri)
     with running_debezium(connect_folder, bootstrap, source, registry=registry.url) as worker:
         for table in TABLES:
             await_key(bootstrap, topic_of(table), table.key_columns(0), read)

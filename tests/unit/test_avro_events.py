@@ -18,7 +18,8 @@ from registered_events import (
 
 from krishiv_spark.changes.debezium import DebeziumDecoder, DebeziumRules
 from krishiv_spark.changes.options import ValueRules
-from krishiv_spark.errors import SchemaError
+from krishiv_spark.errors import OptionError, SchemaError
+from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
 MICROS, SECOND = pa.timestamp("us"), dt.datetime(1970, 1, 1, 0, 0, 1)  # noqa: DTZ001
 ID = pa.field("id", pa.int32())
@@ -325,3 +326,35 @@ def test_an_event_in_avro_names_the_option_that_it_needs():
 def test_a_row_may_have_columns_that_are_read_as_json_in_its_table(registry):
     event = write_event("c", None, {"id": 1, "name": "a"})
     assert decode(registry, SMALL, event, to_json({"id": 2, "name": "b"}))[1][1]["id"] == 2
+
+
+MIRROR = {
+    "path": "db.t",
+    "warehouse": "/w",
+    "mode": "upsert",
+    "changeFormat": "debezium",
+    "keyColumns": "id",
+}
+
+
+def test_passwords_of_the_registry_are_secrets_of_the_sink():
+    given = {"registry.url": "http://me:hidden@h", "registry.basic.auth.user.info": "me:secret"}
+    kind = IcebergSinkOptions
+    assert kind.secret_keys({**MIRROR, **given}) == given.keys()
+    assert {"hidden", "secret"} <= kind.parse({**MIRROR, **given}, "krishiv-iceberg").secrets()
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"registry.subject": "t-value"}, "'registry.subject' has no effect"),
+        ({"registry.key.version": "2"}, "'registry.key.version' has no effect"),
+        ({"registry.timeot": "1 s"}, "unknown option 'registry.timeot'"),
+        ({"changeFormat": None, "mode": "append", "keyColumns": None}, "requires 'changeFormat'"),
+    ],
+)
+def test_options_of_the_registry_that_cannot_work_are_refused(given, reason):
+    every = {**MIRROR, "registry.url": "http://h:1", **given}
+    options = {name: text for name, text in every.items() if text is not None}
+    with pytest.raises(OptionError, match=reason):
+        IcebergSinkOptions.parse(options, "krishiv-iceberg")

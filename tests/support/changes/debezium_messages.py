@@ -108,7 +108,8 @@ def await_key(
 
     def has_key() -> bool:
         found = (record for some in consumer.poll(500).values() for record in some)
-        seen.extend(record for record in found if record.value and read(record.key) == wanted)
+        whole = (record for record in found if record.key and record.value)
+        seen.extend(record for record in whole if read(record.key) == wanted)
         return len(seen) >= count
 
     with closing(consumer):
