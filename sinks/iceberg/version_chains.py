@@ -47,6 +47,7 @@ class Events:
     Attributes:
         groups: The number of each event's key, from 0.
         ranks: Its place in the order of positions, or of the order column; equal ones are equal.
+            -1 for a tombstone beside the event of its deletion.
         times: Start of a version, or time of a change, microseconds.
         ends: End of a version of the table; `NEVER` for a current one, and for changes.
         arrivals: Place of a change in the order of arrival.
@@ -128,31 +129,51 @@ def arrange_records(events: Events) -> Numbers:
     are not compared with one another where the change arrives later: a transaction that was open
     during the snapshot has lower positions.
     """
-    order = _sort_records(events)
-    groups, ranks, times = events.groups[order], events.ranks[order], events.times[order]
-    reads = events.reads[order]
-    highest = events.find_most(events.ranks, ~events.reads)
-    highest_read = events.find_most(events.ranks, events.reads)
+    order = _drop_repeated(events, _sort_by_arrival(events))
+    order = _sort_by_position(events, order)
+    groups, ranks, reads = events.groups[order], events.ranks[order], events.reads[order]
     is_first = _find_firsts(groups)
     before = _accumulate_before(is_first, np.where(reads, -1, ranks))
     before_read = _accumulate_before(is_first, np.where(reads, ranks, -1))
-    is_newer = times > events.find_newest_times()[groups]
-    above = ranks > highest[groups]
-    is_change = ~reads & (above | is_newer) & (ranks > before)
-    is_read = reads & above & is_newer & (ranks > before)
-    is_read &= (ranks > highest_read[groups]) & (ranks > before_read)
-    return _chain(events, order[is_change | is_read])
+    highest = np.maximum(events.find_most(events.ranks, ~events.reads)[groups], before)
+    highest_read = np.maximum(events.find_most(events.ranks, events.reads)[groups], before_read)
+    is_newer = events.times[order] > events.find_newest_times()[groups]
+    is_known = (ranks <= highest) | (ranks <= highest_read) | ~is_newer
+    return _chain(events, order[~(reads & is_known)])
 
 
-def _sort_records(events: Events) -> Numbers:
-    """Return the changes by key and arrival; those that no snapshot has read, by position."""
-    changes = events.changes
-    groups = events.groups[changes]
-    order = changes[np.lexsort((changes, events.arrivals[changes], groups))]
-    moves = ~events.reads[order]
+def _sort_by_arrival(events: Events) -> Numbers:
+    """Return the changes by key and arrival.
+
+    Tombstones beside the event of their deletion are left out: they have no position.
+    """
+    changes = events.changes[events.ranks[events.changes] >= 0]
+    order: Numbers = changes[
+        np.lexsort((changes, events.arrivals[changes], events.groups[changes]))
+    ]
+    return order
+
+
+def _drop_repeated(events: Events, order: Numbers) -> Numbers:
+    """Return the changes without repeated ones, of the table or of the epoch; all rows read."""
+    groups, ranks, reads = events.groups[order], events.ranks[order], events.reads[order]
+    is_above = ranks > events.find_most(events.ranks, ~events.reads)[groups]
+    is_newer = events.times[order] > events.find_newest_times()[groups]
+    pairs = 2 * (groups * (int(ranks.max(initial=0)) + 1) + ranks) + reads
+    is_first = np.zeros(len(order), np.bool_)
+    is_first[np.unique(pairs, return_index=True)[1]] = True
+    return order[reads | (is_first & (is_above | is_newer))]
+
+
+def _sort_by_position(events: Events, order: Numbers) -> Numbers:
+    """Return changes by key and position, where no snapshot has read them.
+
+    A key may be in two partitions, after a topic got more of them. Rows that a snapshot has read
+    keep their places.
+    """
+    order, moves = order.copy(), ~events.reads[order]
     own = order[moves]
-    by_rank = np.lexsort((events.arrivals[own], events.ranks[own], events.groups[own]))
-    order[moves] = own[by_rank]
+    order[moves] = own[np.lexsort((events.ranks[own], events.groups[own]))]
     return order
 
 

@@ -187,6 +187,24 @@ def test_a_row_that_was_deleted_is_not_opened_by_a_repeated_snapshot(tmp_path):
     assert intervals(history)[2:] == [(1, 3, 150, None)]
 
 
+def test_tombstones_do_not_change_the_place_of_a_row_that_is_read_again(tmp_path):
+    history = History(tmp_path)
+    new, tombstone = {"n": 2, "text": "a"}, (to_json({"id": 1}), None)
+    history.apply(
+        *(change("c", 1, 110, n=1), change("d", 3, 120), tombstone, change("c", 4, 130, **new)),
+        *(change("r", 9, 140, **new), change("d", 12, 150), tombstone),
+    )
+    assert intervals(history) == [(1, 1, 110, 120), (1, 2, 130, 150)]
+
+
+def test_repeated_changes_do_not_change_the_place_of_a_row_that_is_read_again(tmp_path):
+    history = History(tmp_path)
+    history.apply(change("c", 1, 110, n=1))
+    both = [change("u", 5, 120, n=2), change("r", 5, 130, n=2)]
+    history.apply(*both, change("c", 1, 110, n=1), *both)
+    assert intervals(history) == [(1, 1, 110, 120), (1, 2, 120, None)]
+
+
 def test_a_server_whose_positions_start_again_is_followed_by_its_times(tmp_path):
     history = History(tmp_path)
     history.apply(change("c", 5000, 100, n=1), change("u", 6000, 110, n=2))
