@@ -21,10 +21,12 @@ from krishiv_spark.postgresql.options import FORMAT
 __all__ = [
     "StagedColumn",
     "UnfitValue",
+    "arrow_type",
     "column_type",
     "convert_column",
     "fit_column",
     "moved_column",
+    "to_stored",
 ]
 
 
@@ -79,6 +81,23 @@ def column_type(field: pa.Field) -> str:
             raise SchemaError(_describe_unfit(field))
         name = found
     return f"{name}[]" if is_array else name
+
+
+def arrow_type(column: TableColumn) -> pa.DataType:
+    """Return the Arrow type of a column whose type may be widened; null for the others."""
+    if column.is_array or column.is_generated:
+        return pa.null()
+    if column.base == "numeric" and column.limit >= 0:
+        bits = column.limit - 4
+        return pa.decimal128(min(bits >> 16, 38), bits & 0x7FF)
+    wire = WIRES.get(column.base)
+    return wire.arrow if wire is not None and column.shown == column.base else pa.null()
+
+
+def to_stored(rows: pa.Schema) -> pa.Schema:
+    """Return the columns of rows with the types of new columns: PostgreSQL has no tinyint."""
+    fields = (f.with_type(pa.int16()) if pa.types.is_int8(f.type) else f for f in rows)
+    return pa.schema(list(fields))
 
 
 def fit_column(field: pa.Field, column: TableColumn) -> StagedColumn:

@@ -10,6 +10,7 @@ from typing_extensions import Self
 from krishiv_spark.options import DistinctNames, Duration
 from krishiv_spark.postgresql.names import MARKS, TableName
 from krishiv_spark.postgresql.options import ConnectionOptions
+from krishiv_spark.sinks.column_policy import Evolution
 from krishiv_spark.sinks.options import CheckpointOptions
 
 __all__ = ["PostgresqlSinkOptions"]
@@ -60,6 +61,13 @@ class PostgresqlSinkOptions(ConnectionOptions, CheckpointOptions):
         default="ifMissing",
         description="Action for a missing table: create it with the columns of the rows "
         "(`ifMissing`), or fail (`never`).",
+    )
+    schema_evolution: Evolution = Field(
+        default="none",
+        description="Action for columns that the table does not have: fail, `add` them, or "
+        "`widen`: also give columns the wider type of the rows (`integer` to `bigint`, `real` to "
+        "`double precision`, more digits of a `numeric`), for which the server rewrites the table. "
+        "The user must own the table.",
     )
     truncate: bool = Field(
         default=False,

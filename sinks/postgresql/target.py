@@ -13,7 +13,15 @@ from krishiv_spark.postgresql.catalog import Table, TableColumn, find_table
 from krishiv_spark.postgresql.connection import DatabaseTransaction, open_transaction
 from krishiv_spark.postgresql.names import TableName, check_length, quote
 from krishiv_spark.postgresql.options import FORMAT
-from krishiv_spark.postgresql.types import StagedColumn, column_type, fit_column, moved_column
+from krishiv_spark.postgresql.types import (
+    StagedColumn,
+    arrow_type,
+    column_type,
+    fit_column,
+    moved_column,
+    to_stored,
+)
+from krishiv_spark.sinks.column_policy import grow_columns
 from krishiv_spark.sinks.postgresql.marks import Marks
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.staging_tables import DELETES, ROW
@@ -61,6 +69,10 @@ def check_before_start(options: PostgresqlSinkOptions, rows: pa.Schema) -> None:
     Raises:
         OptionError, SchemaError: As these.
     """
+    if options.schema_evolution != "none":
+        with open_transaction(options, f"try changes of table {options.table_name}") as trial:
+            fit_rows(rows, _create_table(trial, options, rows))
+        return  # nothing was committed
     with open_transaction(options, f"read table {options.table_name}", reads=True) as reading:
         name = resolve_name(reading, options)
         table = check_table(find_table(reading, name), options)
@@ -106,10 +118,36 @@ def _create_table(
         transaction.run(_creation(name, options, rows))
         table = find_table(transaction, name)
     assert table is not None, name
+    table = _evolve(transaction, options, table, rows)
     marks = Marks(name)
     if not marks.exist(transaction):
         marks.create(transaction)
     return table
+
+
+def _evolve(
+    transaction: DatabaseTransaction, options: PostgresqlSinkOptions, table: Table, rows: pa.Schema
+) -> Table:
+    """Return the table, after it got the columns and the wider types that the options allow."""
+    if options.schema_evolution == "none":
+        return table
+    known = pa.schema([pa.field(each.name, arrow_type(each)) for each in table.columns])
+    grown = grow_columns(known, to_stored(rows), options.schema_evolution)
+    changes = []
+    for field in grown:
+        place = known.get_field_index(field.name)
+        kind = f"{quote(field.name)} {{}} {column_type(field)}"
+        if place < 0:
+            check_length(field.name)
+            changes.append(f"ADD COLUMN {kind.format('')}")
+        elif known.field(place).type != field.type:
+            changes.append(f"ALTER COLUMN {kind.format('TYPE')}")
+    if not changes:
+        return table
+    transaction.run(f"ALTER TABLE {table.name.sql} {', '.join(changes)}")
+    found = find_table(transaction, table.name)
+    assert found is not None, table.name
+    return found
 
 
 def check_table(table: Table | None, options: PostgresqlSinkOptions) -> Table | None:

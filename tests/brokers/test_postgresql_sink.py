@@ -3,7 +3,11 @@
 import contextlib
 import datetime as dt
 import json
+import shutil
+import subprocess
+import tempfile
 from decimal import Decimal
+from pathlib import Path
 
 import psycopg
 import pyarrow as pa
@@ -11,9 +15,11 @@ import pytest
 from cutting_proxy import CuttingProxy
 from pg_onlooker import Database
 from pg_server import open_killable
-from postgres import find_programs
+from postgres import PASSWORD, USER, dying_with_us, find_programs, other_user
+from tenacity import retry, stop_after_delay, wait_fixed
 
 from krishiv_spark.errors import CommitRejected, Fenced, OptionError, SchemaError, StorageError
+from krishiv_spark.kafka.dev.clusters import free_ports
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.logged_writer import LogView
@@ -453,3 +459,102 @@ def test_a_forged_entry_names_no_other_table(database, name):
     part = participant_of(make_route(database, ROWS.schema))
     with pytest.raises(ValueError, match="name"):
         part.load(json.dumps({"staging_schema": "public", "name": name}))
+
+
+# --- changes of the table
+
+
+def columns_of(database):
+    return database.run(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+        "WHERE attrelid = 'orders'::regclass AND attnum > 0 ORDER BY attnum"
+    )
+
+
+WIDER = pa.table(
+    {
+        "id": pa.array([2**40]),
+        "price": pa.array([Decimal("123456.78")], pa.decimal128(12, 2)),
+        "Note": ["new"],
+    }
+)
+
+
+def test_columns_are_added_and_widened_where_that_is_allowed(database):
+    database.run("CREATE TABLE orders (id integer, price numeric(5,2), kept text DEFAULT 'k')")
+    make_writer(database, WIDER.schema, schemaEvolution="widen").check_start()
+    assert len(columns_of(database)) == 3  # a check before the start changes nothing
+    with pytest.raises(SchemaError, match="has no column 'Note'"):
+        make_writer(database, WIDER.schema).check()
+    write(make_writer(database, WIDER.schema, schemaEvolution="widen"), WIDER)
+    assert columns_of(database) == [
+        ("id", "bigint"),
+        ("price", "numeric(12,2)"),
+        ("kept", "text"),
+        ("Note", "text"),
+    ]
+    assert database.run("SELECT * FROM orders") == [(2**40, Decimal("123456.78"), "k", "new")]
+
+
+def test_columns_are_added_without_a_change_of_types(database):
+    database.run("CREATE TABLE orders (id integer, price numeric(5,2))")
+    make_writer(database, WIDER.schema, schemaEvolution="add").check()
+    assert columns_of(database)[:2] == [("id", "integer"), ("price", "numeric(5,2)")]
+    assert columns_of(database)[2] == ("Note", "text")
+
+
+def test_no_check_changes_a_table_whose_other_columns_do_not_fit(database):
+    database.run("CREATE TABLE orders (id text, price numeric(5,2))")
+    with pytest.raises(SchemaError, match="column 'id' is int64"):
+        make_writer(database, WIDER.schema, schemaEvolution="add").check()
+    assert len(columns_of(database)) == 2
+
+
+# --- PgBouncer
+
+
+@pytest.fixture
+def pooled(database):
+    """The URL of the database behind PgBouncer, which pools transactions over one connection."""
+    program = shutil.which("pgbouncer")
+    if program is None:
+        pytest.skip("PgBouncer is not installed (Debian: apt-get install pgbouncer)")
+    (port,) = free_ports(1)
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        (folder / "users").write_text(f'"{USER}" "{PASSWORD}"\n')
+        (folder / "config").write_text(
+            f"[databases]\npostgres = host=127.0.0.1 port={database.port}\n[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = plain\n"
+            f"auth_file = {folder}/users\npool_mode = transaction\ndefault_pool_size = 1\n"
+            "unix_socket_dir =\n"
+        )
+        folder.chmod(0o755)
+        command = [*dying_with_us(), program, str(folder / "config")]
+        server = subprocess.Popen(command, stderr=subprocess.DEVNULL, **other_user(folder))
+        url = database.url.replace(str(database.port), str(port))
+        try:
+            _await_server(url)
+            yield url
+        finally:
+            server.kill()
+            server.wait()
+
+
+@retry(stop=stop_after_delay(30), wait=wait_fixed(0.1), reraise=True)
+def _await_server(url):
+    psycopg.connect(url, password=PASSWORD, prepare_threshold=None).close()
+
+
+def test_transactions_go_through_a_pool_of_one_connection(database, pooled):
+    for epoch in range(3):
+        write(make_writer(database, ROWS.schema, url=pooled), ROWS, epoch)
+    assert ids(database) == sorted([1, 2, 3] * 3)
+    rows = changes(("u", 1, "b"), ("d", 2, None))
+    given = {**KEYED, "table": "keyed", "url": pooled}
+    write(make_writer(database, rows.schema, **given), rows)
+    assert database.run("SELECT * FROM keyed") == [(1, "b")]
+    settings = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+    with psycopg.connect(pooled, password=PASSWORD, prepare_threshold=None) as next_client:
+        found = [next_client.execute(f"SHOW {name}").fetchone()[0] for name in settings]
+    assert found == ["0", "0", "0"]

@@ -1,4 +1,8 @@
-"""Bugs that are planted into the PostgreSQL sink: its suite finds each."""
+"""Bugs that are planted into the PostgreSQL sink: its suite finds each.
+
+`test_a_lost_answer_of_commit_is_looked_up` finds a lost answer that counts as a success or a
+failure, for which the suite needs minutes.
+"""
 
 from dataclasses import replace
 
@@ -49,15 +53,6 @@ def write_as_one(self, transaction, epoch):
     _write(self, transaction, replace(epoch, query="one"))
 
 
-def assume_success(self, epoch, error):
-    """The answer of COMMIT is lost, and that counts as a success."""
-
-
-def assume_failure(self, epoch, error):
-    """The answer of COMMIT is lost, and that counts as a certain failure."""
-    self._refuse(epoch, None, error)
-
-
 def sweep_nothing(self, epoch):
     """Staging tables of dead attempts stay."""
 
@@ -87,16 +82,6 @@ BUGS = {
         ],
         "queries_have_epochs_of_their_own",
         None,
-    ),
-    "assume_success": (
-        [(PostgresqlCommitter, "_find_outcome", assume_success)],
-        "an_unknown_outcome_is_looked_up",
-        Rule.NO_ROW_LOST,
-    ),
-    "assume_failure": (
-        [(PostgresqlCommitter, "_find_outcome", assume_failure)],
-        "an_unknown_outcome_is_looked_up",
-        Rule.NO_IS_NO,
     ),
     "sweep_nothing": (
         [(PostgresqlCommitter, "_sweep", sweep_nothing)],

@@ -46,6 +46,11 @@ class KillableServer:
             )
         _await(str(self.database.port), self._process, self.folder / "log")
 
+    @property
+    def process_id(self) -> int:
+        """The postmaster."""
+        return self._process.pid
+
     def kill(self) -> None:
         """Kill the postmaster and all backends at once."""
         family = [self._process.pid]
