@@ -18,7 +18,7 @@ from krishiv_spark.changes.change_origins import (
 )
 from krishiv_spark.changes.debezium import DebeziumDecoder, DebeziumRules
 from krishiv_spark.changes.decoded import Changes
-from krishiv_spark.errors import SchemaError
+from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.column_policy import Evolution, grow_columns
 from krishiv_spark.sinks.iceberg.table_schema import to_iceberg_columns
@@ -38,6 +38,7 @@ from krishiv_spark.sinks.logged_writer import Examined
 
 if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
+    from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
 
 __all__ = ["ChangeRecords"]
 
@@ -50,17 +51,21 @@ class ChangeRecords:
 
     Args:
         options: Options of the sink.
-        columns: The columns of the table.
+        upsert_spec: How changes become rows of the table.
+        columns: The columns of the table that have values of events.
     """
 
-    def __init__(self, options: IcebergSinkOptions, columns: pa.Schema) -> None:
+    def __init__(
+        self, options: IcebergSinkOptions, upsert_spec: UpsertSpec, columns: pa.Schema
+    ) -> None:
         rules = DebeziumRules(
             options.value_rules,
             options.unknown_fields,
             options.truncate_events,
             options.registry,
-            with_origins=options.mode == "scd2",
+            with_origins=upsert_spec.is_history,
         )
+        self._upsert_spec = upsert_spec
         self._rules, self._options = rules, options
         self._evolution: Evolution = options.schema_evolution if len(columns) else "widen"
         self.columns = columns
@@ -152,6 +157,10 @@ class ChangeRecords:
     def _grow(self, needed: pa.Schema) -> None:
         grown = grow_columns(self.columns, needed, self._evolution)
         if grown is not self.columns:
+            try:
+                self._upsert_spec.add_columns(grown)
+            except OptionError as error:
+                raise SchemaError(f"{error}, and rename it in an existing table") from None
             self.columns = grown
             self._decoder = DebeziumDecoder(grown, self._options.key_columns, self._rules)
 

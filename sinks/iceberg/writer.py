@@ -210,7 +210,7 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 
         columns = to_arrow_columns(plan.metadata.schema())
-        return ChangeRecords(self.options, upsert_spec.without_added(columns))
+        return ChangeRecords(self.options, upsert_spec, upsert_spec.without_added(columns))
 
     def committer(self) -> IcebergCommitter:
         """Driver: return the committer for the table's catalog."""

@@ -564,7 +564,7 @@ def test_all_forms_of_recorded_messages_have_one_history(tmp_path, name, decimal
 
 def wrapped(op, lsn, time, fields, **row):
     """Return the record of a change of row 1 with Connect's schema."""
-    kinds = {"id": "int32", "n": "int64", "text": "string", "more": "int32"}
+    kinds = {"id": "int32", "n": "int64", "more": "int32", "Is_Current": "int32"}
     columns = [{"field": name, "type": kinds[name], "optional": name != "id"} for name in fields]
     image = {"type": "struct", "fields": columns, "optional": True}
     numbers = [{"field": name, "type": "int64", "optional": True} for name in ("lsn", "ts_us")]
@@ -591,3 +591,13 @@ def test_a_history_gets_a_new_column_from_the_schemas_of_events(tmp_path):
     history.apply(wrapped("u", 2, 20, both, **first), wrapped("c", 3, 30, both, **other))
     assert intervals(history) == [(1, 1, 10, 20), (1, 2, 20, None), (2, 1, 30, None)]
     assert [row["more"] for row in history.versions()] == [None, 7, None]
+
+
+def test_a_new_column_with_the_name_of_one_of_the_history_is_refused(tmp_path):
+    """Its values would be overwritten."""
+    history = History(tmp_path, schemaEvolution="add", tableSchema="id INT, n BIGINT")
+    history.apply(wrapped("c", 1, 10, ["id", "n"], id=1, n=1))
+    del history.options["tableSchema"]
+    with pytest.raises(SchemaError, match=r"'is_current' already.* name with 'currentColumn'"):
+        history.apply(wrapped("u", 2, 20, ["id", "n", "Is_Current"], id=1, n=2, Is_Current=3))
+    assert intervals(history) == [(1, 1, 10, None)]
