@@ -21,8 +21,8 @@ __all__ = ["parse_stored_types", "read_connect_type"]
 _TYPES = {
     "int": "int32",
     "long": "int64",
-    "float": "float32",
-    "double": "float64",
+    "float": "float",
+    "double": "double",
     "bytes": "bytes",
     "string": "string",
     "boolean": "boolean",

@@ -196,8 +196,8 @@ _PLAIN: dict[str, pa.DataType] = {
     "int16": pa.int32(),
     "int32": pa.int32(),
     "int64": pa.int64(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
     "string": pa.string(),
     "bytes": pa.binary(),
 }

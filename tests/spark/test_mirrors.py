@@ -17,7 +17,7 @@ def describe(**types):
 def test_one_query_mirrors_two_tables_from_the_schemas_of_their_rows(spark, two_topics, tmp_path):
     schemas = {
         "source": describe(id="int32", name="string"),
-        "target": describe(id="int64", price="float64"),
+        "target": describe(id="int64", price="double"),
     }
     rows = {
         "source": [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, {"id": 3, "name": "c"}],

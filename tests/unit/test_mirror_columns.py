@@ -2,7 +2,9 @@
 
 import datetime as dt
 import json
+import os
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -20,6 +22,7 @@ from registered_events import (
 from krishiv_spark.errors import CommitRejected, KrishivError, OptionError, SchemaError
 
 NAME = "db.mirror"
+CORPUS = os.environ.get("KRISHIV_DEBEZIUM_CORPUS")
 RECORDS = pa.schema(
     [
         ("key", pa.binary()),
@@ -88,7 +91,8 @@ def test_a_table_is_created_with_the_types_of_the_events(tmp_path):
         **SMALL,
         "small": {"type": "int16"},
         "big": LONG,
-        "ratio": {"type": "float32"},
+        "ratio": {"type": "float"},
+        "part": {"type": "double"},
         "is_open": {"type": "boolean"},
         "price": digits(2, 9),
         "huge": digits(2, 60),
@@ -104,7 +108,7 @@ def test_a_table_is_created_with_the_types_of_the_events(tmp_path):
         "uid": {**TEXT, "name": "io.debezium.data.Uuid"},
     }
     row = {
-        "id": 1, "name": "a", "small": 2, "big": 3, "ratio": 0.5, "is_open": True,
+        "id": 1, "name": "a", "small": 2, "big": 3, "ratio": 0.5, "part": 0.1, "is_open": True,
         "price": write_unscaled(Decimal("1.25"), 2), "huge": write_unscaled(Decimal("1.5"), 2),
         "free": {"scale": 1, "value": "DQ=="}, "day": 19782, "at": micros(TIME), "ms": 1000,
         "zoned": "2024-02-29T23:59:59.123456Z", "clock": 5, "scan": "AP8=", "tags": ["x"],
@@ -114,7 +118,8 @@ def test_a_table_is_created_with_the_types_of_the_events(tmp_path):
     mirror.apply(event(columns, row))
     assert mirror.types() == {
         "id": "int", "name": "string", "small": "int", "big": "long", "ratio": "float",
-        "is_open": "boolean", "price": "decimal(9, 2)", "huge": "string", "free": "string",
+        "part": "double", "is_open": "boolean", "price": "decimal(9, 2)", "huge": "string",
+        "free": "string",
         "day": "date", "at": "timestamp", "ms": "timestamp", "zoned": "timestamptz",
         "clock": "long", "scan": "binary", "tags": "list<string>", "store": "map<string, string>",
         "uid": "string",
@@ -273,3 +278,19 @@ def test_a_history_gets_the_columns_of_later_events(tmp_path):
         Mirror(tmp_path, path="db.other", mode="scd2").epoch(
             0, rows.append_column("timestamp", times)
         )
+
+
+@pytest.mark.skipif(CORPUS is None, reason="KRISHIV_DEBEZIUM_CORPUS is not set")
+def test_recorded_messages_make_the_table_of_the_database(tmp_path):
+    folder = Path(CORPUS or "")
+    lines = map(json.loads, (folder / "with-schema-small.jsonl").read_text().splitlines())
+    sides = ((line["key"], line["value"]) for line in lines)
+    records = [tuple(text if text is None else text.encode() for text in pair) for pair in sides]
+    mirror = Mirror(tmp_path)
+    mirror.apply(*records)
+    assert mirror.types()["price"].startswith("decimal(")
+    found = [
+        {**row, "price": str(row["price"]), "at": row["at"].isoformat()} for row in mirror.rows()
+    ]
+    wanted = json.loads((folder / "small.expected.json").read_text(), parse_float=lambda text: text)
+    assert found == wanted
