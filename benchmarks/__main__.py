@@ -17,6 +17,7 @@ from rich.table import Column, Table
 from benchmarks import (
     bulk,
     commits,
+    delta_rates,
     ends,
     epochs,
     iceberg_bulk,
@@ -83,6 +84,7 @@ TOPICS = (
     iceberg_upserts,
     iceberg_rates,
     iceberg_files,
+    delta_rates,
     iceberg_mirrors,
     many_rows,
     resident,

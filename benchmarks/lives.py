@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.writers import KEYED, Life, SeparateKafkaLogs, SeparateLogs
 
-__all__ = ["iceberg_life", "kafka_life", "memory_life", "parquet_life"]
+__all__ = ["delta_life", "iceberg_life", "kafka_life", "memory_life", "parquet_life"]
 
 
 def memory_life(name: str) -> Life:
@@ -21,6 +21,13 @@ def parquet_life(table: Path, tasks: int = 1) -> Life:
     """Into a folder, with the checkpoint in it."""
     given = {"path": str(table), "checkpointLocation": f"{table}/_checkpoint"}
     return Life(SeparateLogs, given, tasks)
+
+
+def delta_life(table: Path) -> Life:
+    """Into a table of Delta."""
+    from krishiv_spark.sinks.delta.writer import DeltaWriter
+
+    return Life(DeltaWriter, {"path": str(table)})
 
 
 def iceberg_life(warehouse: Path) -> Life:

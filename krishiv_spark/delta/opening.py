@@ -6,6 +6,7 @@ matters: an object that was kept while its folder was replaced would continue th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -22,10 +23,22 @@ if TYPE_CHECKING:
 
     from krishiv_spark.storage import Folder
 
-__all__ = ["LOG", "explain_errors", "find_table", "log_folder", "open_table", "store_options"]
+__all__ = [
+    "LOG",
+    "describe_error",
+    "explain_errors",
+    "find_table",
+    "log_folder",
+    "open_table",
+    "store_options",
+]
 
 LOG = "_delta_log"
 """The folder of a table with its log."""
+
+
+_MOST_RETRIES, _RETRY_S = 8, 60
+"""Limits of the retries of one request, which by default last for three minutes."""
 
 
 def open_table(options: DeltaOptions, version: int | None = None) -> DeltaTable:
@@ -104,6 +117,8 @@ def store_options(options: DeltaOptions) -> dict[str, str]:
         "allow_http": _to_text((endpoint or "").startswith("http://") or None),
         "proxy_url": None if settings.proxy is None else settings.proxy.get_secret_value(),
         "timeout": f"{settings.timeout}ms",
+        "max_retries": str(_MOST_RETRIES),
+        "retry_timeout": f"{_RETRY_S}s",
         **_find_login(settings),
     }
     return {key: text for key, text in given.items() if text is not None}
@@ -137,6 +152,16 @@ def _to_text(flag: Any) -> str | None:
     return None if flag is None else str(bool(flag)).lower()
 
 
+_ARROW = re.compile(r"\s*\x1b\[\d+m↳\x1b\[0m\s*")
+"""Text between two causes in an error of the library: it starts a new line for each."""
+
+
+def describe_error(error: Exception, options: DeltaOptions) -> str:
+    """Return the causes in an error of the library in one line, without secrets."""
+    text = " ".join(_ARROW.sub(": ", str(error)).split())
+    return first_line(text, options.secrets()) or type(error).__name__
+
+
 @contextmanager
 def explain_errors(options: DeltaOptions, what: str) -> Iterator[None]:
     """Convert errors of the library into one that names the table, without secrets.
@@ -154,5 +179,5 @@ def explain_errors(options: DeltaOptions, what: str) -> Iterator[None]:
         raise
     # The library raises its own errors, OSError and those of Rust's futures.
     except Exception as error:
-        shown = first_line(str(error), options.secrets()) or type(error).__name__
+        shown = describe_error(error, options)
         raise StorageError(f"{FORMAT}: cannot {what} {options.path}: {shown}") from error

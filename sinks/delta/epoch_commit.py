@@ -26,7 +26,7 @@ from krishiv_spark.delta.commit_log import (
     read_commit_info,
     sync_commit,
 )
-from krishiv_spark.delta.opening import explain_errors, find_table, open_table
+from krishiv_spark.delta.opening import describe_error, explain_errors, find_table, open_table
 from krishiv_spark.delta.options import FORMAT
 from krishiv_spark.delta.table_features import check_writable
 from krishiv_spark.errors import (
@@ -38,7 +38,6 @@ from krishiv_spark.errors import (
     StorageError,
 )
 from krishiv_spark.messages.exception_chains import scrub
-from krishiv_spark.messages.redaction import first_line
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, TwoPhaseCommitter
 from krishiv_spark.sinks.delta.options import DeltaSinkOptions
 from krishiv_spark.sinks.delta.task_files import StagedDeltaFile, StagedDeltaFiles, delete_files
@@ -252,7 +251,7 @@ class DeltaCommit:
             return error  # another writer was faster, or the store has failed
         except DeltaError as error:
             if self._is_absent(version):
-                raise self._to_rejection(first_line(str(error), self._secrets)) from error
+                raise self._to_rejection(describe_error(error, self._options)) from error
             return error
         except Exception as error:  # noqa: BLE001  it may have happened: the log is read again
             return error
@@ -316,7 +315,7 @@ class DeltaCommit:
             is_read = True
         except KrishivError as unread:
             error = unread
-        reason = first_line(str(error), self._secrets)
+        reason = describe_error(error, self._options)
         waited = f"{self._options.commit_timeout / 1000:g} s ('commitTimeout')"
         # A store may still receive the request of an attempt; a call to a disk has ended.
         if self._tried and not (is_read and self._options.is_local):
@@ -330,11 +329,6 @@ class DeltaCommit:
         return CommitRejected(
             f"{self._name} is not in the table: {reason}. Correct it, then restart the query"
         )
-
-    @property
-    def _secrets(self) -> set[str]:
-        found: set[str] = self._options.secrets()
-        return found
 
     @property
     def _name(self) -> str:

@@ -7,7 +7,12 @@ import pytest
 from planted_sinks import leaking
 
 from examples.webhook_sink import WebhookDataSource
-from krishiv_spark.formats import IcebergDataSource, KafkaDataSource, ParquetDataSource
+from krishiv_spark.formats import (
+    DeltaDataSource,
+    IcebergDataSource,
+    KafkaDataSource,
+    ParquetDataSource,
+)
 from krishiv_spark.testing import Broken, FailingConnector, Rule, SecretConformance
 
 JAAS = (
@@ -20,6 +25,25 @@ class TestWebhookSink(SecretConformance):
         return FailingConnector(
             source=WebhookDataSource,
             options={"url": f"http://{address}/", "token": secret, "timeout": "2s"},
+        )
+
+
+@pytest.mark.long  # its client tries a request for ten seconds
+class TestDeltaInS3(SecretConformance):
+    def connector(self, folder, address, secret):  # noqa: ARG002
+        return FailingConnector(
+            source=DeltaDataSource,
+            options={
+                "path": "s3://box/table",
+                "storage.s3.endpoint": f"http://{address}",
+                "storage.s3.region": "us-east-1",
+                "storage.s3.accessKeyId": "AKID",
+                "storage.s3.secretAccessKey": secret,
+                "storage.s3.sessionToken": secret,
+                "storage.s3.timeout": "500 ms",
+            },
+            schema=pa.schema([("id", pa.int64())]),
+            row=lambda number: (number,),
         )
 
 

@@ -12,7 +12,7 @@ from killers import Killer, assert_each_once
 from tables import make_input
 
 KILLS = int(os.environ.get("KRISHIV_KILLS", "2"))  # of the driver, and of a worker
-FILES, ROWS = 12, 50
+FILES, ROWS = 6 * KILLS, 50
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ def table(tmp_path):
     return tmp_path / "table"
 
 
-@pytest.mark.core
 def test_batches_append_and_overwrite(spark, table):
     save(spark.range(10), table)
     save(spark.range(10, 20), table)

@@ -17,7 +17,6 @@ def load(spark, folder, **options):
     return spark.read.format("krishiv-delta").options(**options).load(str(folder))
 
 
-@pytest.mark.core
 def test_a_stream_reads_every_row_once_across_restarts(spark, table, tmp_path, checkpoint):
     life, copy = DeltaLife(table), tmp_path / "copy"
     for epoch in range(4):
