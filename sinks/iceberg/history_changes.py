@@ -78,7 +78,14 @@ class HistoryChanges(EpochChanges):
         """The columns of all changes that determine the versions, in a fixed order."""
         further = [PLACE, ORDER, KEPT] if self._spec.is_of_records else [self._spec.rank_column]
         names = list(dict.fromkeys([*self._spec.keys, DELETES, TIME, READ, *further]))
-        return to_sortable(pa.Table.from_batches(self.read_batches(names)).select(names))
+        read = to_sortable(pa.Table.from_batches(self.read_batches(names)).select(names))
+        for name in self._spec.keys:
+            if read[name].null_count:
+                raise CommitRejected(
+                    f"{FORMAT}: {read[name].null_count} changes have no value in the key column "
+                    f"{name!r}. Nothing was committed. Let the records have the key of the table"
+                )
+        return read
 
     def number_events(self, found: pa.Table, keys: pa.Table, *, is_complete: bool) -> Events:
         """Return the events of the epoch.

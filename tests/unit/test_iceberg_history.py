@@ -247,6 +247,15 @@ def test_rows_alone_have_the_order_of_the_topic_without_positions(tmp_path):
     assert positions == [f"offset:{0:020}", f"offset:{1:020}"]
 
 
+def test_a_delete_without_its_key_ends_no_version(tmp_path):
+    history = History(tmp_path, tableSchema="id INT, n BIGINT")
+    history.apply((to_json({"id": 1}), to_json({"id": 1, "n": 1, "__source_ts_ms": 1})))
+    gone = {"id": None, "n": None, "__deleted": "true", "__source_ts_ms": 2}
+    with pytest.raises((CommitRejected, SchemaError), match="key"):
+        history.apply((to_json({"id": None}), to_json(gone)))
+    assert [row["valid_to"] for row in history.versions()] == [None]
+
+
 def test_events_whose_positions_are_of_another_kind_are_refused(tmp_path):
     history = History(tmp_path)
     history.apply(change("c", 5, 10, n=1))
