@@ -6,7 +6,7 @@ import pytest
 from kit_mirrors import MirrorSuite
 from planted_bugs import open_player
 
-from krishiv_spark.changes import debezium, decoded, encodings
+from krishiv_spark.changes import debezium, decoded, encodings, event_rows
 from krishiv_spark.sinks.iceberg import kept_values, upsert_staging
 from krishiv_spark.testing import Begin, Broken, Commit, Rule, Stage
 
@@ -34,12 +34,12 @@ BUGS = {
         lambda _, texts: mark_nothing(texts),
     ),
     "a kept value is null": (
-        debezium,
+        event_rows,
         "list_kept_names",
         lambda _, count: pa.nulls(count, pa.list_(pa.string())),
     ),
     "a changed key leaves the old row": (
-        debezium,
+        event_rows,
         "_have_equal_keys",
         lambda one, *_: np.ones(len(one), np.bool_),
     ),
