@@ -12,6 +12,7 @@ from krishiv_spark.formats import (
     IcebergDataSource,
     KafkaDataSource,
     ParquetDataSource,
+    PostgresqlDataSource,
 )
 from krishiv_spark.testing import Broken, FailingConnector, Rule, SecretConformance
 
@@ -45,6 +46,28 @@ class TestDeltaInS3(SecretConformance):
             schema=pa.schema([("id", pa.int64())]),
             row=lambda number: (number,),
         )
+
+
+class TestPostgresql(SecretConformance):
+    ways = ("refuses", "hangs up")  # what answers in another protocol is a connection that breaks
+
+    def connector(self, folder, address, secret):  # noqa: ARG002
+        return FailingConnector(
+            source=PostgresqlDataSource,
+            options={
+                "url": f"postgresql://spark@{address}/shop",
+                "password": secret,
+                "table": "orders",
+                "connectTimeout": "2s",
+            },
+        )
+
+
+class TestPostgresqlUrl(TestPostgresql):
+    def connector(self, folder, address, secret):
+        found = super().connector(folder, address, secret)
+        url = f"postgresql://spark:{secret}@{address}/shop"
+        return replace(found, options={"url": url, "table": "orders", "connectTimeout": "2s"})
 
 
 class TestKafka(SecretConformance):
