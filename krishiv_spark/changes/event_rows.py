@@ -252,9 +252,7 @@ class RowReader:
             ],
             schema=self.columns,
         )
-        for name in self.keys:
-            if batch.column(name).null_count:
-                raise ValueError("a row without its key")
+        self._check_keys(batch)
         flags = pa.array(np.zeros(len(batch), np.bool_))
         names = list_kept_names(kept, len(batch))
         at = pa.nulls(len(batch), pa.int64()) if positions is None else positions
@@ -275,7 +273,17 @@ class RowReader:
             else:
                 columns.append(pa.nulls(len(found), each.type))
         batch = pa.RecordBatch.from_arrays(columns, schema=self.columns)
+        self._check_keys(batch)
         return to_deletes(batch, rows, positions)
+
+    def _check_keys(self, batch: pa.RecordBatch) -> None:
+        """Refuse rows without their key: a delete without one would delete all rows.
+
+        Raises:
+            ValueError: If there is one.
+        """
+        if any(batch.column(name).null_count for name in self.keys):
+            raise ValueError("a row without its key")
 
 
 def convert_values(

@@ -367,6 +367,17 @@ def test_rows_that_are_no_records_are_refused(tmp_path):
         mirror.epoch(0, pa.table({"key": pa.array([b"{}"]), "value": [1]}))
 
 
+@pytest.mark.parametrize("truncate", ["fail", "ignore", "apply"])
+@pytest.mark.parametrize("row", [{"id": None, "__deleted": "true"}, {"n": 1, "__op": "d"}])
+def test_a_delete_without_a_key_is_bad_and_deletes_nothing(tmp_path, row, truncate):
+    """Inside of the sink, a delete without a key stands for a TRUNCATE."""
+    mirror = Mirror(tmp_path, truncateEvents=truncate)
+    mirror.apply([insert(1), insert(2)])
+    with pytest.raises(SchemaError, match=r"at offset 2: the value .*id"):
+        mirror.apply([(to_json({"id": 1}), to_json(row))], 2)
+    assert [row["id"] for row in mirror.rows()] == [1, 2]
+
+
 def test_a_bad_event_names_its_offset_and_writes_nothing(tmp_path):
     mirror = Mirror(tmp_path)
     mirror.apply([insert(1)])
