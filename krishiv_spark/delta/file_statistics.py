@@ -2,7 +2,8 @@
 
 They are those of the protocol ("Per-file Statistics"): the number of rows, and for each of the
 first columns the smallest and the largest value and the number of nulls. A bound that is missing is
-always valid, so a column has none where readers would misread it.
+always valid by the protocol. But the library's dataset reader (1.6) skips a file without one if the
+file has other values in the column, so each type that has bounds there gets them here.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LAST_CHARACTER = "\U0010ffff"
 
 _MILLISECOND = 1_000
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  the times of a column have one zone
-_FIRST, _END = -62_135_596_800_000_000, 253_402_300_799_999_000
+_FIRST, _END = -62_135_596_800_000_000, 253_402_300_799_999_999
 """Times whose bounds have a text: of years 1 to 9999, in microseconds since 1970."""
 
 
@@ -94,8 +95,8 @@ class _Bounds:
 
 def _has_bounds(kind: pa.DataType) -> bool:
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_string)
-    times = (pa.types.is_date, pa.types.is_timestamp)
-    return any(test(kind) for test in (*tests, *times))
+    others = (pa.types.is_date, pa.types.is_timestamp, pa.types.is_boolean)
+    return any(test(kind) for test in (*tests, *others))
 
 
 def _to_comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -172,23 +173,25 @@ def _to_high(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind):
         return _cut_above(value)
     if pa.types.is_timestamp(kind):  # rounded up: readers need not know that it was cut
-        return _to_time(value + -value % _MILLISECOND, kind)
+        above = value + -value % _MILLISECOND
+        return _to_time(value if value <= _END < above else above, kind)
     return _to_day(value) if pa.types.is_date(kind) else value
 
 
-def _cut_above(text: str) -> str | None:
-    """Return a short text that is not less than another one; None if there is none."""
-    if len(text) <= _MOST_CHARACTERS:
+def _cut_above(text: str) -> str:
+    """Return a text that is not less than another one, and short unless it has no short one."""
+    rest = text[_MOST_CHARACTERS:].lstrip(_LAST_CHARACTER)
+    if not rest:
         return text
-    if text[_MOST_CHARACTERS] == _LAST_CHARACTER:
-        return None
-    return text[:_MOST_CHARACTERS] + _LAST_CHARACTER
+    return text[: len(text) - len(rest)] + _LAST_CHARACTER
 
 
 def _to_time(micros: int, kind: pa.DataType) -> str | None:
     if not _FIRST <= micros <= _END:
         return None
-    text = (_EPOCH + dt.timedelta(microseconds=micros)).isoformat(timespec="milliseconds")
+    # Microseconds only in the last millisecond of year 9999, which cannot be rounded up.
+    digits = "microseconds" if micros % _MILLISECOND else "milliseconds"
+    text = (_EPOCH + dt.timedelta(microseconds=micros)).isoformat(timespec=digits)
     return f"{text}Z" if kind.tz else text
 
 

@@ -36,6 +36,7 @@ from krishiv_spark.sinks.delta.epoch_commit import (
     check_fits,
     check_staged_exist,
     find_epoch,
+    list_missing,
     read_mark,
 )
 from krishiv_spark.sinks.delta.options import DeltaSinkOptions
@@ -162,7 +163,8 @@ class DeltaParticipant(Participant[StagedForDelta]):
         """Driver: commit the version, unless the table has the epoch.
 
         Raises:
-            CommitUnknown: If the table does not accept it now, or its store does not respond.
+            CommitUnknown: If the table does not accept it now, staged files were deleted, or the
+                store does not respond.
             CheckpointMismatch: If the table has another epoch of this number, or a later one.
         """
         if not staged or self.is_finished(epoch):
@@ -170,6 +172,7 @@ class DeltaParticipant(Participant[StagedForDelta]):
         self._check_number_is_free(epoch)
         try:
             files = [one for item in staged for one in self._read_files(item)]
+            self._check_files_exist(epoch, files)
             # `prepare` has returned one item for the whole epoch.
             DeltaCommit(self._options, epoch, files, replaces=staged[0].replaces).run()
         except Fenced:
@@ -202,6 +205,23 @@ class DeltaParticipant(Participant[StagedForDelta]):
                 f"an intent names, is missing or damaged: {error}. Restore it; or see "
                 "'krishiv-spark log resolve --assume'"
             ) from error
+
+    def _check_files_exist(self, epoch: Epoch, files: Sequence[StagedDeltaFiles]) -> None:
+        """Refuse an intent whose files were deleted: readers of its version would fail.
+
+        Raises:
+            CommitUnknown: If one is missing, and no other driver has finished the epoch meanwhile.
+        """
+        missing = list_missing(self._options, files)
+        if missing and not self._is_finished_meanwhile(epoch):
+            raise CommitUnknown(
+                f"{FORMAT}: epoch {epoch.number}: its intent is logged, but {len(missing)} staged "
+                f"files of {self._options.path} are missing, such as {missing[0]!r}: VACUUM ran "
+                "with a retention that is shorter than the query was down. The table was not "
+                "changed. Restore the files and restart the query; or 'krishiv-spark log resolve "
+                "--assume aborted' stages the epoch again, and rows that other targets have "
+                "committed are there twice"
+            )
 
     def _is_finished_meanwhile(self, epoch: Epoch) -> bool:
         with suppress(OSError, SinkError):  # the caller raises the first error instead

@@ -52,6 +52,7 @@ __all__ = [
     "check_fits",
     "check_staged_exist",
     "find_epoch",
+    "list_missing",
     "read_mark",
 ]
 
@@ -369,9 +370,15 @@ def _check_layout(options: DeltaSinkOptions, table: DeltaTable, before: DeltaTab
     now = {field.name: field for field in read_columns(table)}
     kept = {field.name: field for field in read_columns(before)}
     lost = [name for name in kept if name not in now or now[name].type != kept[name].type]
-    missing = [name for name in now if name not in kept and not now[name].nullable]
-    if lost or missing or names[0] != names[1]:
-        shown = ", ".join([*lost, *missing]) or "the partition columns"
+    # NOT NULL since: staged rows may have nulls in it, or lack the column.
+    strict = [
+        name
+        for name, field in now.items()
+        if not field.nullable and (name not in kept or kept[name].nullable)
+    ]
+    if lost or strict or names[0] != names[1]:
+        shown = ", ".join([*lost, *(f"{name} is NOT NULL" for name in strict)])
+        shown = shown or "the partition columns"
         raise CommitRejected(
             f"{FORMAT}: another writer has changed columns of {options.path} ({shown}) since its "
             "tasks have started: restart the query, which checks them again"
@@ -385,17 +392,25 @@ def check_staged_exist(options: DeltaSinkOptions, staged: Sequence[StagedDeltaFi
         CommitRejected: If one is missing.
         StorageError: If the store cannot be asked.
     """
-    files = options.storage.files(options.url)
-    paths = [file.path for item in staged for file in item.files]
-    with explain_errors(options, "find staged files of"):
-        found = files.map(files.identity, [str(options.url / path) for path in paths])
-        missing = [path for path, one in zip(paths, found, strict=True) if one is None]
-    if missing:
+    if missing := list_missing(options, staged):
         raise CommitRejected(
             f"{FORMAT}: {len(missing)} staged files of {options.path} are missing, such as "
             f"{missing[0]!r}: VACUUM ran with a retention that is shorter than a batch takes. "
             "Restart the query, which writes them again"
         )
+
+
+def list_missing(options: DeltaSinkOptions, staged: Sequence[StagedDeltaFiles]) -> list[str]:
+    """Return the paths of staged files that do not exist. Committer.
+
+    Raises:
+        StorageError: If the store cannot be asked.
+    """
+    files = options.storage.files(options.url)
+    paths = [file.path for item in staged for file in item.files]
+    with explain_errors(options, "find staged files of"):
+        found = files.map(files.identity, [str(options.url / path) for path in paths])
+        return [path for path, one in zip(paths, found, strict=True) if one is None]
 
 
 _MOST_SEARCHED = 1_000

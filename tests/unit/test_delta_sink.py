@@ -5,6 +5,7 @@ import json
 from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from delta_life import DeltaLife, ids, numbered, rows_of
 from delta_reader import LogReader
@@ -12,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, OptionError, SchemaError
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.delta.delta_route import DeltaRoute, StagedForDelta
 from krishiv_spark.sinks.delta.epoch_commit import DeltaCommit
 
 
@@ -24,6 +26,10 @@ def stats_of(folder):
             if kind == "add":
                 found.append(json.loads(body["stats"], parse_float=Decimal))
     return found
+
+
+END = 253_402_300_799_999_999
+"""The last microsecond of year 9999."""
 
 
 @pytest.fixture
@@ -155,6 +161,50 @@ def test_columns_that_change_meanwhile_are_refused_or_filled(folder):
         life.publish(1, staged, numbered(0))
 
 
+def test_nulls_are_refused_if_their_column_is_not_null_meanwhile(folder):
+    life = DeltaLife(folder)
+    life.epoch(0, pa.table({"id": [1], "text": ["a"]}))
+    rows = pa.table({"id": [2], "text": pa.nulls(1, pa.string())})
+    staged = life.stage(1, rows)
+    first = json.loads(DeltaTable(str(folder)).schema().to_json())
+    first["fields"][1]["nullable"] = False
+    log = folder / "_delta_log"
+    (before,) = (
+        action["metaData"]
+        for action in map(json.loads, (log / f"{0:020}.json").read_text().splitlines())
+        if "metaData" in action
+    )
+    changed = {"metaData": {**before, "schemaString": json.dumps(first)}}
+    (log / f"{2:020}.json").write_text(json.dumps(changed))
+    with pytest.raises(CommitRejected, match=r"\(text is NOT NULL\)"):
+        life.publish(1, staged, rows)
+    assert ids(folder) == [1]
+    life.epoch(1, pa.table({"id": [2], "text": ["b"]}))
+    assert ids(folder) == [1, 2]
+
+
+def test_an_intent_whose_files_were_deleted_is_not_committed(folder):
+    rows = numbered(0)
+    options = DeltaRoute.options_type.parse({"path": str(folder)}, "krishiv-delta")
+    route = DeltaRoute(options, rows.schema, OutputMode.APPEND, streaming=True)
+    route.check()
+    staged = route.stage(iter(rows.to_batches()), Task("query-1", 0, 0, 0), route.plan(None))
+    participant, epoch = route.participant(None), Epoch("query-1", 0)
+    logged = participant.prepare(epoch, [staged], [])[0].model_dump_json()
+    intent = [StagedForDelta.model_validate_json(logged)]
+    file = folder / staged.staged.files[0].path
+    content = file.read_bytes()
+    file.unlink()
+    with pytest.raises(CommitUnknown, match=r"1 staged files .* VACUUM .*--assume aborted"):
+        participant.finish(epoch, intent)
+    assert DeltaTable(str(folder)).version() == 0
+    file.write_bytes(content)
+    participant.finish(epoch, intent)
+    assert ids(folder) == [*range(10)]
+    file.unlink()
+    participant.finish(epoch, intent)  # the table has it
+
+
 def test_staged_files_that_were_deleted_are_no_epoch(folder):
     life = DeltaLife(folder)
     staged = life.stage(0, numbered(0), tasks=2)
@@ -249,6 +299,8 @@ def test_statistics_have_valid_bounds(folder):
             "d": pa.array([0.5, float("nan"), 1.0]),
             "nested": [{"x": 1, "y": [1]}, None, {"x": None, "y": None}],
             "raw": [b"x", None, b"y"],
+            "flag": [True, None, False],
+            "end": pa.array([END, 0, None], pa.timestamp("us", "UTC")),
         }
     )
     DeltaLife(folder).epoch(0, rows)
@@ -263,17 +315,67 @@ def test_statistics_have_valid_bounds(folder):
         "far": "1970-01-01T00:00:00.000",
         "n": Decimal("-1.50"),
         "nested": {"x": 1},
+        "flag": False,
+        "end": "1970-01-01T00:00:00.000Z",
     }
     assert stats["maxValues"] == {
         "id": 3,
         "text": "b" * 32 + "\U0010ffff",
+        "last": last,
         "ts": "2013-01-01T00:00:00.124Z",
         "ntz": "2013-01-01T00:00:00.124",
         "n": Decimal("123456789012345678.25"),
         "nested": {"x": 1},
+        "flag": True,
+        "end": "9999-12-31T23:59:59.999999Z",
     }
     nulls = {"id": 1, "text": 1, "last": 1, "ts": 0, "ntz": 0, "far": 0, "n": 1, "d": 0}
-    assert stats["nullCount"] == {**nulls, "nested": {"x": 2, "y": 2}, "raw": 1}
+    assert stats["nullCount"] == {
+        **nulls,
+        "nested": {"x": 2, "y": 2},
+        "raw": 1,
+        "flag": 1,
+        "end": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([True, False, None]),
+        pa.array([127, -128, None], pa.int8()),
+        pa.array([2**63 - 1, -(2**63), None], pa.int64()),
+        pa.array([0.5, -1e300, None]),
+        pa.array([Decimal("1.50"), Decimal("-2.25"), None], pa.decimal128(9, 2)),
+        pa.array([Decimal("9" * 38), Decimal(1), None], pa.decimal128(38, 0)),
+        pa.array(["", "b" * 40 + "\U0010ffff", None]),
+        pa.array(["a", "c" * 32 + "\U0010ffff" * 2, None]),
+        pa.array(["a", "c" * 31 + "\U0010ffff" * 2 + "d", None]),
+        pa.array([b"", b"\xff" * 40, None]),
+        pa.array([dt.date.min, dt.date.max, None]),
+        pa.array([1_500, END, None], pa.timestamp("us")),
+        pa.array([1_500, END, None], pa.timestamp("us", "UTC")),
+        pa.array([END - 1_000, END - 999, None], pa.timestamp("us", "UTC")),
+        pa.array([None] * 3, pa.bool_()),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_the_librarys_reader_finds_each_row_by_its_value(folder, values):
+    life = DeltaLife(folder)
+    life.epoch(
+        0, pa.table({"id": range(3), "v": values, "s": pa.StructArray.from_arrays([values], ["v"])})
+    )
+    life.epoch(
+        1,
+        pa.table(
+            {"id": [3], "v": values[:1], "s": pa.StructArray.from_arrays([values[:1]], ["v"])}
+        ),
+    )
+    table = DeltaTable(str(folder)).to_pyarrow_dataset()
+    for column in (ds.field("v"), ds.field("s", "v")):
+        for row, value in enumerate(values):
+            is_same = column == value if value.is_valid else column.is_null()
+            assert row in table.to_table(filter=is_same)["id"].to_pylist()
 
 
 def test_statistics_follow_the_properties_of_the_table(folder):
