@@ -19,7 +19,7 @@ from wheels import (  # noqa: F401  fixtures
     wheel_of_sdist,
 )
 
-pytest_plugins = ["durations", "passed_tests", "shared_broker"]
+pytest_plugins = ["durations", "own_processes", "passed_tests", "shared_broker"]
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

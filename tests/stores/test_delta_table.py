@@ -104,6 +104,7 @@ def read(options):
     return sorted(found)
 
 
+@pytest.mark.own_process
 def test_epochs_are_written_and_read(table):
     life = life_in(table)
     life.epoch(0, numbered(0), tasks=2)
@@ -116,12 +117,14 @@ def test_epochs_are_written_and_read(table):
     assert not Onlooker(table["path"], table).leftovers()
 
 
+@pytest.mark.own_process
 def test_partitions_have_any_value(table):
     rows = pa.table({"id": [1, 2], "text": ["a/b=c d%é#?", None]})
     life_in(table, partitionBy="text").epoch(0, rows)
     assert read(table) == [1, 2]
 
 
+@pytest.mark.own_process
 def test_three_drivers_of_one_query_write_each_epoch_once(table):
     race_of_three(table, 5)
     assert read(table) == [*range(50)]
@@ -131,6 +134,7 @@ def is_commit(request):
     return request.startswith(b"PUT") and b"_delta_log" in request.partition(b"\r\n")[0]
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize("fault", ["lost answer", "lost request", "cut"])
 @pytest.mark.parametrize("table", KINDS[:1], indirect=True)
 def test_a_commit_whose_answer_is_lost_is_there_once(table, fault):
@@ -146,6 +150,7 @@ def test_a_commit_whose_answer_is_lost_is_there_once(table, fault):
     assert read(table) == [*range(20)]
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize("table", KINDS[:1], indirect=True)
 def test_what_is_wrong_is_said_without_secrets(table):
     secret = table["storage.s3.secretAccessKey"]

@@ -122,7 +122,7 @@ def test_single_secrets_of_a_target_are_known_and_not_shown():
 
 @pytest.mark.parametrize("name", ["memory", "console", "fanout"])
 def test_sinks_that_cannot_have_dead_letters_are_named(name):
-    with pytest.raises(OptionError, match=f"krishiv-{name}: .*are for krishiv-iceberg, krishiv-k"):
+    with pytest.raises(OptionError, match=f"krishiv-{name}: .*are for krishiv-delta, krishiv-i"):
         find_format(f"krishiv-{name}").open_sink({"deadLetters.format": "krishiv-parquet"})
 
 

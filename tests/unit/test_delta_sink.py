@@ -16,6 +16,8 @@ from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.delta.delta_route import DeltaRoute, StagedForDelta
 from krishiv_spark.sinks.delta.epoch_commit import DeltaCommit
 
+pytestmark = pytest.mark.own_process
+
 
 def stats_of(folder):
     """The statistics of the live files, by the library's log."""

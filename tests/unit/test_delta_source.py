@@ -24,6 +24,8 @@ from krishiv_spark.errors import DataLossError, OffsetError, OptionError, Schema
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.delta.reader import DeltaReader
 
+pytestmark = pytest.mark.own_process
+
 
 @pytest.fixture
 def folder(tmp_path):
