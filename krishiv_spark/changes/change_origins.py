@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
-from krishiv_spark.changes.shapes import Form
+from krishiv_spark.changes.shapes import DELETED, Form
 
 __all__ = [
     "OFFSET",
@@ -82,6 +82,9 @@ def read_origins(
 ) -> Origins:
     """Return the origins of parsed records.
 
+    Rows alone without the flag of deletes have no positions in the log: a delete of such a row is
+    only a tombstone, which has none, and its place among them would not be known.
+
     Args:
         form: The form of the records.
         objects: The records, with the fields of `list_origin_fields`.
@@ -96,6 +99,8 @@ def read_origins(
     places = pc.binary_join_element_wise("lsn:", format_number(columns["lsn"]), "")
     if _FILE in columns:
         places = pc.coalesce(places, _format_binlog(columns))
+    if form == "row":
+        places = pc.if_else(objects.field(DELETED).is_valid(), places, None)
     return Origins(rows, mark_reads(places, reads), _find_times(columns), reads)
 
 

@@ -139,7 +139,19 @@ def arrange_records(events: Events) -> Numbers:
     highest_read = np.maximum(events.find_most(events.ranks, events.reads)[groups], before_read)
     is_newer = events.times[order] > events.find_newest_times()[groups]
     is_known = (ranks <= highest) | (ranks <= highest_read) | ~is_newer
-    return _chain(events, order[~(reads & is_known)])
+    return _drop_idle_deletes(events, _chain(events, order[~(reads & is_known)]))
+
+
+def _drop_idle_deletes(events: Events, order: Numbers) -> Numbers:
+    """Return the events of chains without deletes that end no version.
+
+    Such a delete is a tombstone after the event of the deletion, whose time is that of its record
+    in Kafka, and which must not move the next version.
+    """
+    deletes, is_first = events.deletes[order], _find_firsts(events.groups[order])
+    follows_version = np.r_[False, ~deletes[:-1]][: len(order)] & ~is_first
+    found: Numbers = order[~deletes | follows_version]
+    return found
 
 
 def _sort_by_arrival(events: Events) -> Numbers:

@@ -247,6 +247,53 @@ def test_rows_alone_have_the_order_of_the_topic_without_positions(tmp_path):
     assert positions == [f"offset:{0:020}", f"offset:{1:020}"]
 
 
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_rows_alone_whose_deletes_are_only_tombstones_are_deleted(tmp_path, size):
+    """Their positions cannot be compared with that of a tombstone, which has an offset only."""
+    history = History(tmp_path, tableSchema="id INT, n BIGINT")
+    key = to_json({"id": 1})
+    rows = [{"id": 1, "n": n, "__lsn": 4 + n, "__source_ts_us": n * 1000} for n in (1, 2, 3)]
+    first, second, third = ((key, to_json(row)) for row in rows)
+    sent = [first, second, (key, None), third, (key, None)]
+    for start in range(0, len(sent), size):
+        history.apply(*sent[start : start + size])
+    kafka = 10**12
+    assert intervals(history) == [
+        *((1, 1, 1000, 2000), (1, 2, 2000, kafka)),
+        (1, 3, kafka, kafka),
+    ]
+    assert not any(row["is_current"] for row in history.versions())
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_rows_alone_with_a_flag_of_deletes_have_positions(tmp_path, size):
+    history = History(tmp_path, tableSchema="id INT, n BIGINT")
+    key = to_json({"id": 1})
+
+    def row(n, *, deleted="false"):
+        more = {"__deleted": deleted, "__lsn": n, "__source_ts_us": n * 1000}
+        return key, to_json({"id": 1, "n": n, **more})
+
+    sent = [row(1), row(2, deleted="true"), (key, None), row(3)]
+    sent = [*sent, *sent[-3:]]
+    for start in range(0, len(sent), size):
+        history.apply(*sent[start : start + size])
+    assert intervals(history) == [(1, 1, 1000, 2000), (1, 3, 3000, None)]
+    assert history.versions()[1]["change_position"] == f"lsn:{3:020}"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_a_tombstone_after_its_delete_has_no_time(tmp_path, size):
+    """Without positions in the log, it is one more delete, at the time of its record."""
+    history = History(tmp_path)
+    key = to_json({"id": 1})
+    changes = [change("c", None, 100, n=1), change("d", None, 200), change("c", None, 300, n=2)]
+    sent = [*changes[:2], (key, None), (key, None), changes[2]]
+    for start in range(0, len(sent), size):
+        history.apply(*sent[start : start + size])
+    assert intervals(history) == [(1, 1, 100, 200), (1, 2, 300, None)]
+
+
 def test_a_delete_without_its_key_ends_no_version(tmp_path):
     history = History(tmp_path, tableSchema="id INT, n BIGINT")
     history.apply((to_json({"id": 1}), to_json({"id": 1, "n": 1, "__source_ts_ms": 1})))
