@@ -24,6 +24,9 @@ class TableColumn:
         limit: The type's modifier, such as a length; -1 without one.
         is_required: True if it is NOT NULL and has no default.
         is_generated: True if only PostgreSQL gives it a value.
+        kind: Kind of ``base`` as in ``pg_type.typtype``: ``b``, ``e`` for an enum, ``d`` if a
+            domain is left, ``c`` for a row, ``r`` and ``m`` for ranges.
+        is_exact: False if its collation takes different texts for equal.
     """
 
     name: str
@@ -34,6 +37,14 @@ class TableColumn:
     limit: int = -1
     is_required: bool = False
     is_generated: bool = False
+    kind: str = "b"
+    is_exact: bool = True
+
+    @property
+    def fingerprint(self) -> str:
+        """The parts that decide whether a value is stored unchanged; only to be compared."""
+        parts = (self.shown, self.base, self.kind, self.limit, self.is_array, self.is_generated)
+        return "; ".join(map(str, parts))
 
     @property
     def sql(self) -> str:
@@ -50,16 +61,24 @@ class Table:
         kind: ``r`` for a table, ``p`` for a partitioned one, others as in ``pg_class.relkind``.
         columns: Its columns, in their order.
         unique_keys: The columns of each unique index without a condition.
+        has_rule: True if a rule (DO INSTEAD) replaces INSERT, UPDATE or DELETE.
+        refers_to_itself: True if it has a foreign key to itself.
     """
 
     name: TableName
     kind: str
     columns: Sequence[TableColumn]
     unique_keys: Sequence[frozenset[str]] = ()
+    has_rule: bool = False
+    refers_to_itself: bool = False
 
 
 _FIND = """
-SELECT c.oid, n.nspname, c.relname, c.relkind
+SELECT c.oid, n.nspname, c.relname, c.relkind,
+       EXISTS (SELECT FROM pg_catalog.pg_rewrite r
+               WHERE r.ev_class = c.oid AND r.is_instead AND r.ev_type <> '1'),
+       EXISTS (SELECT FROM pg_catalog.pg_constraint f
+               WHERE f.contype = 'f' AND f.conrelid = c.oid AND f.confrelid = c.oid)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = pg_catalog.to_regclass(%s)
 """
@@ -70,15 +89,19 @@ SELECT a.attname,
        pg_catalog.format_type(a.atttypid, NULL),
        CASE WHEN e.typnamespace = 'pg_catalog'::regnamespace
             THEN pg_catalog.format_type(e.oid, NULL) ELSE '' END,
-       b.typcategory = 'A',
+       b.typcategory = 'A' AND b.typtype = 'b',
        CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
        (a.attnotnull OR t.typnotnull) AND NOT a.atthasdef AND a.attidentity = ''
            AND t.typdefault IS NULL,
-       a.attgenerated <> '' OR a.attidentity = 'a'
+       a.attgenerated <> '' OR a.attidentity = 'a',
+       e.typtype,
+       coalesce(l.collisdeterministic, true)
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
-JOIN pg_catalog.pg_type e ON e.oid = CASE WHEN b.typcategory = 'A' THEN b.typelem ELSE b.oid END
+JOIN pg_catalog.pg_type e ON e.oid = CASE WHEN b.typcategory = 'A' AND b.typtype = 'b'
+                                          THEN b.typelem ELSE b.oid END
+LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
@@ -89,6 +112,8 @@ FROM pg_catalog.pg_index i
 JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place) ON place <= i.indnkeyatts
 LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
 WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_collation l
+                  WHERE l.oid = ANY (i.indcollation::oid[]) AND NOT l.collisdeterministic)
 GROUP BY i.indexrelid
 """
 
@@ -98,9 +123,9 @@ def find_table(transaction: DatabaseTransaction, name: TableName) -> Table | Non
     found = transaction.first(_FIND, [name.sql])
     if found is None:
         return None
-    oid, schema, own, kind = found
+    oid, schema, own, kind, has_rule, refers_to_itself = found
     columns = tuple(TableColumn(*row) for row in transaction.run(_COLUMNS, [oid]))
     keys = (row[0] for row in transaction.run(_KEYS, [oid]))
     # An index of an expression has a column without a name, and is no key.
     unique = tuple(frozenset(names) for names in keys if None not in names)
-    return Table(TableName(schema, own), kind, columns, unique)
+    return Table(TableName(schema, own), kind, columns, unique, has_rule, refers_to_itself)

@@ -1,7 +1,8 @@
 """The types of Arrow and of PostgreSQL, and which values of one fit a column of the other.
 
 A column is staged in a type whose binary form is known (`WIRES`). If the column of the table has
-another type, the statement that moves the rows casts it.
+another type, the statement that moves the rows casts it. Types are listed that are known to
+keep every value, or whose values are checked in the task; all others are refused.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class StagedColumn:
         is_array: True for an array of that type.
         cast: The type that it is cast to when it is moved; None if it needs no cast.
         fraction: Number of fractional digits of the seconds that the table keeps.
+        text: The built-in type of a column that limits texts; None for others.
+        longest: Most characters of a text; of ``name``, most bytes. -1 without a limit.
+        fingerprint: `TableColumn.fingerprint` of the column that it was made for.
     """
 
     source: str
@@ -49,6 +53,9 @@ class StagedColumn:
     is_array: bool
     cast: str | None = None
     fraction: int = 6
+    text: str | None = None
+    longest: int = -1
+    fingerprint: str = ""
 
     @property
     def declaration(self) -> str:
@@ -88,8 +95,9 @@ def arrow_type(column: TableColumn) -> pa.DataType:
     if column.is_array or column.is_generated:
         return pa.null()
     if column.base == "numeric" and column.limit >= 0:
-        bits = column.limit - 4
-        return pa.decimal128(min(bits >> 16, 38), bits & 0x7FF)
+        scale = _scale_of(column)
+        most = min((column.limit - 4) >> 16, 38)
+        return pa.decimal128(most, scale) if 0 <= scale <= most else pa.null()
     wire = WIRES.get(column.base)
     return wire.arrow if wire is not None and column.shown == column.base else pa.null()
 
@@ -113,24 +121,68 @@ def fit_column(field: pa.Field, column: TableColumn) -> StagedColumn:
     if made is None:
         raise SchemaError(_describe_misfit(field, column))
     wire, needs_cast = made
-    cast = column.type if needs_cast else None
-    is_time = column.base.startswith(("timestamp", "time "))
-    fraction = column.limit if is_time and 0 <= column.limit <= 6 else 6  # noqa: PLR2004
-    return StagedColumn(field.name, column.name, wire, is_array, cast, fraction)
+    is_limited = _is_text(kind) and column.base in _TEXTS and column.base != "text"
+    return StagedColumn(
+        field.name,
+        column.name,
+        wire,
+        is_array,
+        cast=column.type if needs_cast else None,
+        fraction=_fraction_of(column),
+        text=column.base if is_limited else None,
+        longest=_longest_of(column) if is_limited else -1,
+        fingerprint=column.fingerprint,
+    )
 
 
-def moved_column(staged: TableColumn, column: TableColumn) -> StagedColumn:
+def moved_column(staged: TableColumn, column: TableColumn, fingerprint: str) -> StagedColumn:
     """Return how a column of a staging table reaches a column of the table.
 
     Args:
         staged: The column of the staging table, which `fit_column` has chosen.
         column: The column of the table.
+        fingerprint: That of the column for which the rows were staged.
     """
     is_cast_text = staged.base == "text" and column.base not in _TEXTS
     is_cast_array = staged.is_array and staged.base != column.base
     cast = column.type if is_cast_text or is_cast_array else None
     wire = _WIRE_OF.get(staged.base, "text")
-    return StagedColumn(column.name, column.name, wire, staged.is_array, cast)
+    return StagedColumn(
+        column.name, column.name, wire, staged.is_array, cast, fingerprint=fingerprint
+    )
+
+
+def _scale_of(column: TableColumn) -> int:
+    """Return the scale of a numeric with limits: 11 bits with a sign."""
+    return (((column.limit - 4) & 0x7FF) ^ 1024) - 1024
+
+
+def _fraction_of(column: TableColumn) -> int:
+    """Return the digits of a second that a column of times keeps; 6 for other columns."""
+    digits = column.limit & 0xFFFF if column.base == "interval" else column.limit
+    is_time = column.base in _TIMES and column.limit >= 0
+    return digits if is_time and digits <= 6 else 6  # noqa: PLR2004  microseconds
+
+
+def _longest_of(column: TableColumn) -> int:
+    if column.base == "name":
+        return _NAME_BYTES
+    return column.limit - 4 if column.limit >= 0 else -1
+
+
+def _keeps_seconds(column: TableColumn) -> bool:
+    """Return False for a column such as ``interval day``, which cuts off what is smaller."""
+    return column.base != "interval" or column.limit < 0 or bool(column.limit >> 16 & _SECONDS)
+
+
+def _takes_text(column: TableColumn) -> bool:
+    """Return True for types that keep a text's value, or refuse it."""
+    if column.base == "bit varying":
+        return column.limit < 0
+    if column.base:
+        return column.base in _TEXTS | _TEXT_FORMS
+    # An enum, or a type of an extension, which alone knows what its texts mean.
+    return column.kind in {"e", "b"}
 
 
 def _fit_kind(kind: pa.DataType, column: TableColumn) -> tuple[str, bool] | None:
@@ -138,24 +190,24 @@ def _fit_kind(kind: pa.DataType, column: TableColumn) -> tuple[str, bool] | None
     base = column.base
     if pa.types.is_null(kind):
         return "text", True
+    if column.kind == "d":  # a domain over a domain, or an array of one: casts cut off silently
+        return None
     if _is_text(kind):
-        if base in _TEXTS:
-            return "text", False
-        # Enums, domains, uuid, json, xml, inet and others have a text form that only they check.
-        return None if base in _PLAIN else ("text", True)
+        return ("text", base not in _TEXTS) if _takes_text(column) else None
     if base == "numeric":
         return _fit_numeric(kind, column)
-    is_fit = any(base in names and test(kind) for names, test in _FITS)
+    is_fit = any(base in names and test(kind) for names, test in _FITS) and _keeps_seconds(column)
     return (_WIRE_OF[base], False) if is_fit else None
 
 
 def _fit_numeric(kind: pa.DataType, column: TableColumn) -> tuple[str, bool] | None:
-    if pa.types.is_integer(kind):
-        return "bigint", column.is_array
-    if not pa.types.is_decimal(kind):
+    is_whole = pa.types.is_integer(kind)
+    if not is_whole and not pa.types.is_decimal(kind):
         return None
-    scale = ((column.limit - 4) & 0x7FF) if column.limit >= 0 else kind.scale
-    return ("text", True) if scale >= kind.scale else None
+    digits = 0 if is_whole else kind.scale
+    if column.limit >= 0 and _scale_of(column) < digits:
+        return None
+    return ("bigint", column.is_array) if is_whole else ("text", True)
 
 
 def _element_of(kind: pa.DataType) -> tuple[pa.DataType, bool]:
@@ -213,6 +265,8 @@ _NEW: tuple[tuple[_Test, str], ...] = (
 )
 """The types of new columns."""
 
+_WIRES_OF_TIMES = frozenset({"timestamp", "timestamptz", "time", "interval"})
+
 _WIRE_OF = {
     "timestamp with time zone": "timestamptz",
     "timestamp without time zone": "timestamp",
@@ -241,8 +295,31 @@ _FITS: tuple[tuple[tuple[str, ...], _Test], ...] = (
 """Columns of a table, by their types, and the values that they take."""
 
 _TEXTS = frozenset({"text", "character varying", "character", "name"})
-_PLAIN = frozenset(_WIRE_OF) | {"numeric"}
-"""Types that take no texts: what a text means there depends on settings, or is cut off."""
+_TEXT_FORMS = frozenset(
+    {
+        *("uuid", "json", "jsonb", "xml", "inet", "cidr", "macaddr", "macaddr8", "oid"),
+        *("tsvector", "tsquery", "int4range", "int8range", "numrange"),
+        *("int4multirange", "int8multirange", "nummultirange"),
+    }
+)
+"""Built-in types whose text form means one value, which they keep or refuse.
+
+Not among them: types that round or cut off what a text has (``money``, ``bit``, ``"char"``,
+points), and those where its meaning depends on settings (dates, times).
+"""
+
+_TIMES = frozenset(
+    {
+        "timestamp with time zone",
+        "timestamp without time zone",
+        "time without time zone",
+        "interval",
+    }
+)
+_SECONDS = 1 << 12
+"""The bit of seconds in the fields of an interval's type."""
+
+_NAME_BYTES = 63
 
 
 # --- values, in the task
@@ -289,6 +366,7 @@ def _convert(array: pa.Array, column: StagedColumn) -> pa.Array:
         raise UnfitValue(str(error)) from error
     if column.wire == "text":
         _refuse(pc.match_substring(found, "\0"), "PostgreSQL's texts cannot contain U+0000")
+        _check_text(found, column)
     elif column.wire == "date":
         days = found.cast(pa.int32())
         strange = pc.or_(pc.less(days, _LOW_DAY), pc.greater(days, _HIGH_DAY))
@@ -296,15 +374,41 @@ def _convert(array: pa.Array, column: StagedColumn) -> pa.Array:
     elif column.wire.startswith("timestamp"):
         micros = found.cast(pa.int64())
         _refuse(pc.less(micros, _LOW_MICROS), "PostgreSQL's times begin in 4714 BC")
-        if column.fraction < 6:  # noqa: PLR2004  microseconds
-            step = 10 ** (6 - column.fraction)
-            rest = pc.subtract(micros, pc.multiply(pc.divide(micros, step), step))
-            _refuse(
-                pc.not_equal(rest, 0),
-                f"the column keeps {column.fraction} digits of a second, and the value has more: "
-                "use date_trunc in the query",
-            )
+    if column.fraction < 6 and column.wire in _WIRES_OF_TIMES:  # noqa: PLR2004  microseconds
+        _check_fraction(found.cast(pa.int64()), column.fraction)
     return found
+
+
+def _check_fraction(micros: pa.Array, digits: int) -> None:
+    step = 10 ** (6 - digits)
+    rest = pc.subtract(micros, pc.multiply(pc.divide(micros, step), step))
+    _refuse(
+        pc.not_equal(rest, 0),
+        f"the column keeps {digits} digits of a second, and the value has more: round it in the "
+        "query, as with date_trunc, or change the column's type",
+    )
+
+
+def _check_text(texts: pa.Array, column: StagedColumn) -> None:
+    """Refuse texts that the column would cut off without an error."""
+    if column.text == "name":
+        _refuse(
+            pc.greater(pc.binary_length(texts), column.longest),
+            f"the type name keeps {column.longest} bytes, and the text is longer: change the "
+            "column's type to text",
+        )
+    elif column.longest >= 0:
+        _refuse(
+            pc.greater(pc.utf8_length(texts), column.longest),
+            f"the column keeps {column.longest} characters, and the text has more: cut it in the "
+            "query, as with left, or change the column's type to text",
+        )
+    if column.text == "character":
+        _refuse(
+            pc.ends_with(texts, " "),
+            "a column of type char drops blanks at the end of a text: use rtrim in the query, or "
+            "change the column's type to text",
+        )
 
 
 def _refuse(flags: pa.Array, reason: str) -> None:
@@ -326,5 +430,6 @@ def _describe_unfit(field: pa.Field) -> str:
 def _describe_misfit(field: pa.Field, column: TableColumn) -> str:
     return (
         f"{FORMAT}: column {field.name!r} is {field.type}, and the table's column is "
-        f"{column.shown}, which cannot hold every such value unchanged: cast it in the query"
+        f"{column.shown}, which cannot hold every such value unchanged: cast it in the query, or "
+        "change the column's type"
     )

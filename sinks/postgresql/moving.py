@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from krishiv_spark.errors import CommitRejected
+from krishiv_spark.postgresql.catalog import Table
 from krishiv_spark.postgresql.connection import DatabaseTransaction
 from krishiv_spark.postgresql.names import TableName, quote
 from krishiv_spark.postgresql.options import FORMAT
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.staging_tables import DELETES, ROW, StagedTable
+from krishiv_spark.sinks.postgresql.target import lock_table
 
 __all__ = ["Effect", "move_rows"]
 
@@ -61,14 +63,17 @@ def move_rows(
         effect: Their effect on earlier rows.
 
     Raises:
-        CommitRejected: If a staging table has lost its rows.
+        CommitRejected: If a staging table has lost its rows, or the table was altered.
     """
     _check_filled(transaction, staged)
+    columns = {(each.target, each.fingerprint): each for one in staged for each in one.columns}
+    empties = effect.replaces and effect.truncates
+    found = lock_table(transaction, table, list(columns.values()), excludes_readers=empties)
     if effect.replaces:
         transaction.run(f"{'TRUNCATE' if effect.truncates else 'DELETE FROM'} {table.sql}")
     if effect.keys:
         if staged:
-            transaction.run(_upsert(effect, table, staged))
+            _change_rows(transaction, effect, found, staged)
         return
     for each in sorted(staged, key=lambda one: one.partition):
         names = ", ".join(quote(column.target) for column in each.columns)
@@ -78,23 +83,40 @@ def move_rows(
         )
 
 
-def _upsert(effect: Effect, table: TableName, staged: Sequence[StagedTable]) -> str:
-    """Return the statement that applies the last change of each key.
+def _change_rows(
+    transaction: DatabaseTransaction, effect: Effect, table: Table, staged: Sequence[StagedTable]
+) -> None:
+    """Apply the last change of each key.
 
-    Its two parts change different keys, so that it does not matter that both see the table as it
-    was before.
+    Rows are deleted first, so that a new row may take a unique value of a deleted one. If rows of
+    the table refer to others of it, both happen in one statement instead, at whose end foreign keys
+    are checked: a row may be deleted that others referred to before the epoch.
     """
-    columns = staged[0].columns
     keys = list(map(quote, effect.keys))
-    names = [quote(column.target) for column in columns]
+    last = _last_changes(effect, staged, keys)
+    same = " AND ".join(f"t.{key} = c.{key}" for key in keys)
+    delete = f"DELETE FROM {table.name.sql} t USING changes c WHERE c.{quote(DELETES)} AND {same}"  # noqa: S608
+    changes = f"WITH changes AS MATERIALIZED ({last})"
+    upsert = _upsert(table.name, [quote(column.target) for column in staged[0].columns], keys)
+    if table.refers_to_itself:
+        transaction.run(f"{changes}, deleted AS ({delete}) {upsert}")
+        return
+    if any(_has_deletes(transaction, each) for each in staged):
+        transaction.run(f"{changes} {delete}")
+    transaction.run(f"{changes} {upsert}")
+
+
+def _has_deletes(transaction: DatabaseTransaction, staged: StagedTable) -> bool:
+    query = f"SELECT 1 FROM {staged.name.sql} WHERE {quote(DELETES)} LIMIT 1"  # noqa: S608
+    return transaction.first(query) is not None
+
+
+def _upsert(table: TableName, names: Sequence[str], keys: Sequence[str]) -> str:
+    """Return the statement that inserts rows of ``changes``, or replaces those with their keys."""
     others = [name for name in names if name not in keys]
     action = ", ".join(f"{name} = EXCLUDED.{name}" for name in others)
-    same = " AND ".join(f"t.{key} = c.{key}" for key in keys)
     return (
-        f"WITH changes AS MATERIALIZED ({_last_changes(effect, staged, keys)}), "  # noqa: S608
-        f"deleted AS (DELETE FROM {table.sql} t USING changes c WHERE c.{quote(DELETES)} "
-        f"AND {same}) "
-        f"INSERT INTO {table.sql} ({', '.join(names)}) SELECT {', '.join(names)} FROM changes "
+        f"INSERT INTO {table.sql} ({', '.join(names)}) SELECT {', '.join(names)} FROM changes "  # noqa: S608
         f"WHERE NOT {quote(DELETES)} ON CONFLICT ({', '.join(keys)}) "
         f"DO {f'UPDATE SET {action}' if action else 'NOTHING'}"
     )

@@ -106,4 +106,9 @@ class PostgresqlSinkOptions(ConnectionOptions, CheckpointOptions):
             raise ValueError("'mode' = 'upsert' needs the option 'keyColumns'")
         if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):
             raise ValueError("'keyColumns', 'opColumn' and 'orderColumn' require 'mode' = 'upsert'")
+        if self.op_column is not None and self.op_column in {*self.key_columns, self.order_column}:
+            raise ValueError(
+                f"'opColumn' = {self.op_column!r} is also in 'keyColumns' or 'orderColumn', and is "
+                "not written to the table: name another column there"
+            )
         return self

@@ -5,13 +5,14 @@ by the server, unlike those of the sink alone. One transaction then moves their 
 mark, which makes every repetition do nothing.
 
 An entry of a log may have been written by another user. So it contains names only, which become
-quoted identifiers; types and casts are read from the catalog.
+quoted identifiers; types and casts are read from the catalog. The fingerprints of columns in it are
+only compared.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated
 
@@ -67,6 +68,7 @@ class StagedForPostgresql(BaseModel, frozen=True):
         truncates: True if it empties the table by TRUNCATE.
         keys: Columns of the table that identify a changed row; empty if rows are added.
         order: Column whose highest value wins among the changes of a key.
+        columns: Fingerprints of the columns that the rows were checked against, by name.
     """
 
     staging_schema: str = ""
@@ -76,6 +78,7 @@ class StagedForPostgresql(BaseModel, frozen=True):
     truncates: bool = False
     keys: tuple[str, ...] = ()
     order: str | None = None
+    columns: Mapping[str, str] = {}
 
     @property
     def effect(self) -> Effect:
@@ -131,6 +134,7 @@ class PostgresqlRoute(LoggedWriter[StagedForPostgresql, StagingPlan]):
             truncates=effect.truncates,
             keys=effect.keys,
             order=effect.order,
+            columns={column.target: column.fingerprint for column in staged.columns},
         )
 
     def participant(self, view: LogView) -> PostgresqlParticipant:
@@ -255,7 +259,9 @@ class PostgresqlParticipant(Participant[StagedForPostgresql]):
         marks = Marks(resolve_name(transaction, self._options))
         marks.lock(transaction, epoch.query)
         marks.write(transaction, epoch)
-        own = [(item.table, item.partition) for item in staged if item.table is not None]
+        own = [
+            (item.table, item.partition, item.columns) for item in staged if item.table is not None
+        ]
         tables = [
             StagedTable(name, 0, partition, columns)
             for name, partition, columns in read_staged(transaction, marks.table, own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ from krishiv_spark.sinks.postgresql.staging_tables import DELETES, ROW
 __all__ = [
     "check_before_start",
     "fit_rows",
+    "lock_table",
     "prepare_table",
     "read_staged",
     "resolve_name",
@@ -167,6 +168,11 @@ def check_table(table: Table | None, options: PostgresqlSinkOptions) -> Table | 
     if table.kind not in _TABLES:
         kind = _KINDS.get(table.kind, "no table")
         raise OptionError(f"{FORMAT}: {table.name} is {kind}: name a table")
+    if table.has_rule:
+        raise OptionError(
+            f"{FORMAT}: table {table.name} has a rule DO INSTEAD, by which other statements would "
+            "run than those that write the rows: drop the rule, or use a trigger"
+        )
     if options.mode == "upsert":
         _check_key(table, options)
     return table
@@ -180,6 +186,14 @@ def _check_key(table: Table, options: PostgresqlSinkOptions) -> None:
             hint = did_you_mean(name, names, f"there are {', '.join(names)}")
             raise OptionError(f"{FORMAT}: 'keyColumns' names {name!r}, which is no column; {hint}")
     keys = [names[place] for place in found.values() if place is not None]
+    for column in (table.columns[place] for place in found.values() if place is not None):
+        if column.base == "character" or not column.is_exact:
+            reason = "a collation" if column.base != "character" else "a type (char)"
+            raise OptionError(
+                f"{FORMAT}: 'keyColumns' names {column.name!r}, whose column in table {table.name} "
+                f"has {reason} that takes different texts for equal, so that two keys of the rows "
+                "could be one: change the column to text with a deterministic collation"
+            )
     if frozenset(keys) not in table.unique_keys:
         raise OptionError(
             f"{FORMAT}: table {table.name} has no unique index on {', '.join(keys)}, without which "
@@ -243,22 +257,69 @@ def _fit(field: pa.Field, column: TableColumn, table: Table) -> StagedColumn:
     return fit_column(field, column)
 
 
+def lock_table(
+    transaction: DatabaseTransaction,
+    name: TableName,
+    columns: Sequence[StagedColumn],
+    *,
+    excludes_readers: bool = False,
+) -> Table:
+    """Return the table once no other can alter it, if it is still as planned. Driver.
+
+    Casts on assignment round and cut off: a column whose type has changed since rows were checked
+    would change them without an error.
+
+    Args:
+        transaction: The transaction of the epoch, which keeps the lock.
+        name: The table.
+        columns: The staged columns, with the fingerprints of the columns that they were made for.
+        excludes_readers: True to lock it as TRUNCATE does, which would else wait for others that
+            wait for this one.
+
+    Raises:
+        CommitRejected: If the table was dropped, or one of the columns has changed.
+    """
+    mode = "ACCESS EXCLUSIVE" if excludes_readers else "ROW EXCLUSIVE"
+    transaction.run(f"LOCK TABLE ONLY {name.sql} IN {mode} MODE")
+    table = find_table(transaction, name)
+    if table is None:
+        raise CommitRejected(f"{FORMAT}: table {name} was dropped")
+    known = {column.name: column for column in table.columns}
+    for column in columns:
+        found = known.get(column.target)
+        if found is None:
+            raise CommitRejected(f"{FORMAT}: table {name} has no column {column.target!r} any more")
+        if found.fingerprint != column.fingerprint:
+            raise CommitRejected(
+                f"{FORMAT}: column {column.target!r} of table {name} is {found.shown} now; it was "
+                "changed after rows were checked against its former type. Nothing was committed. "
+                "The query stages the epoch again when it is restarted; in a fan-out whose intent "
+                "is logged, give the column its former type first"
+            )
+    if table.has_rule:
+        raise CommitRejected(f"{FORMAT}: table {name} has got a rule DO INSTEAD: drop it")
+    return table
+
+
 def read_staged(
-    transaction: DatabaseTransaction, name: TableName, staged: Sequence[tuple[TableName, int]]
+    transaction: DatabaseTransaction,
+    name: TableName,
+    staged: Sequence[tuple[TableName, int, Mapping[str, str]]],
 ) -> list[tuple[TableName, int, tuple[StagedColumn, ...]]]:
     """Return staging tables with their columns, as the catalog describes them. Driver.
 
     Args:
         transaction: The transaction that moves their rows.
         name: The table.
-        staged: Each staging table, with the number of its task.
+        staged: Each staging table, with the number of its task, and the fingerprints of the
+            columns that its columns were made for, by name.
 
     Raises:
         CommitRejected: If a table does not exist, or the table has lost a column.
     """
     target = find_table(transaction, name)
     found = []
-    for each, partition in staged:
+    for each, partition, prints in staged:
         table = find_table(transaction, each)
         if table is None or target is None:
             raise CommitRejected(f"{FORMAT}: table {each if table is None else name} was dropped")
@@ -266,7 +327,9 @@ def read_staged(
         own = [column for column in table.columns if column.name not in {ROW, DELETES}]
         if missing := [column.name for column in own if column.name not in known]:
             raise CommitRejected(f"{FORMAT}: table {name} has no column {missing[0]!r} any more")
-        columns = (moved_column(column, known[column.name]) for column in own)
+        columns = (
+            moved_column(column, known[column.name], prints.get(column.name, "")) for column in own
+        )
         found.append((each, partition, tuple(columns)))
     return found
 

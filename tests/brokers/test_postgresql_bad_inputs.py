@@ -95,6 +95,22 @@ CASES = {
         "",
         r"'keyColumns' names 'key', but",
     ),
+    "key for which other texts are equal": (
+        {**KEYED, "keyColumns": "name"},
+        "CREATE TABLE orders (id bigint, name char(5) PRIMARY KEY, at timestamp)",
+        r"'name', whose column in table public.orders has a type \(char\) that takes different",
+    ),
+    "operation as a key": ({**KEYED, "opColumn": "id"}, "", r"'opColumn' = 'id' is also in"),
+    "rule on the table": (
+        {},
+        TABLE + "; CREATE RULE r AS ON INSERT TO orders DO INSTEAD NOTHING",
+        r"table public.orders has a rule DO INSTEAD",
+    ),
+    "type that cuts off": (
+        {},
+        "CREATE TABLE orders (id bigint, name bit, at timestamp)",
+        r"column 'name' is string, .* change the column's type",
+    ),
     "key without an index": (KEYED, TABLE, r"no unique index on id, .* CREATE UNIQUE INDEX ON"),
     "no right to write": (
         {"user": "reader", "password": "reader"},

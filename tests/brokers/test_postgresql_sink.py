@@ -18,7 +18,14 @@ from pg_server import open_killable
 from postgres import PASSWORD, USER, dying_with_us, find_programs, other_user
 from tenacity import retry, stop_after_delay, wait_fixed
 
-from krishiv_spark.errors import CommitRejected, Fenced, OptionError, SchemaError, StorageError
+from krishiv_spark.errors import (
+    CommitRejected,
+    CommitUnknown,
+    Fenced,
+    OptionError,
+    SchemaError,
+    StorageError,
+)
 from krishiv_spark.kafka.dev.clusters import free_ports
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
@@ -187,6 +194,14 @@ def test_values_reach_columns_of_other_types(database):
         ("name text", pa.string(), "a\0b", r"U\+0000"),
         ("name integer", pa.int64(), 2**31, "not in range"),
         ("name timestamp(0)", pa.timestamp("us"), 1_700_000_000_000_005, "0 digits"),
+        ("name time(0)", pa.time64("us"), 1_999_999, "0 digits"),
+        ("name interval(3)", pa.duration("us"), -1_999_999, "3 digits"),
+        ("name interval minute to second(0)", pa.duration("us"), 1_700_000, "0 digits"),
+        ("name varchar(3)", pa.string(), "ab   ", "3 characters"),
+        ("name char(3)", pa.string(), "ab ", "drops blanks"),
+        ("name name", pa.string(), "ü" * 32, "63 bytes"),
+        ("name varchar(3)[]", pa.list_(pa.string()), ["abcd"], "3 characters"),
+        ("name time(3)[]", pa.list_(pa.time64("us")), [1_999_999], "3 digits"),
     ],
 )
 def test_a_value_that_does_not_fit_names_its_row(database, column, kind, value, reason):
@@ -194,7 +209,77 @@ def test_a_value_that_does_not_fit_names_its_row(database, column, kind, value, 
     rows = pa.table({"id": [1, 2], "name": pa.array([None, value], kind)})
     with pytest.raises(SchemaError, match=reason) as found:
         stage(make_writer(database, rows.schema), *rows.to_batches())
-    assert "id = '2'" in str(found.value) or "not in range" in reason
+    assert "id = '2'" in str(found.value) or "not in range" in reason or pa.types.is_list(kind)
+
+
+DOMAINS = (
+    "CREATE DOMAIN d1 AS varchar(3)",
+    "CREATE DOMAIN d2 AS d1",
+    "CREATE DOMAIN n1 AS numeric(5,0)",
+    "CREATE DOMAIN n2 AS n1",
+    "CREATE DOMAIN lists AS text[]",
+    "CREATE DOMAIN lists2 AS lists",
+    "CREATE TYPE pair AS (a varchar(3), b numeric(3,1))",
+    "CREATE TYPE mood AS ENUM ('ok')",
+)
+
+
+@pytest.mark.parametrize(
+    ("declared", "kind"),
+    [
+        *((name, pa.string()) for name in ("d2", "n1", "n2", '"char"', "bit", "bit(3)", "pair")),
+        *((name, pa.string()) for name in ("varbit(2)", "money", "timetz(0)", "timetz", "point")),
+        *((name, pa.list_(pa.string())) for name in ("d1[]", "lists2", '"char"[]', "money[]")),
+        *((name, pa.duration("us")) for name in ("interval day", "interval hour to minute")),
+        ("numeric(5,-2)", pa.int64()),
+        ("numeric(5,-2)", pa.decimal128(7, 0)),
+        ("numeric(5,-2)[]", pa.list_(pa.int64())),
+    ],
+)
+def test_a_type_that_rounds_or_cuts_off_is_refused(database, declared, kind):
+    for statement in DOMAINS:
+        database.run(statement)
+    database.run(f"CREATE TABLE orders (id bigint, name {declared})")
+    schema = pa.schema([("id", pa.int64()), ("name", kind)])
+    with pytest.raises(SchemaError, match="or change the column's type"):
+        make_writer(database, schema).check()
+
+
+def test_values_of_limited_types_that_fit_are_kept(database):
+    for statement in DOMAINS:
+        database.run(statement)
+    database.run(
+        "CREATE TABLE orders (id time(3), i interval(0), d interval day to second, n name, "
+        "v varchar(3), c char(3), l lists, m mood, ms mood[], b varbit, x d1, s numeric(4,5))"
+    )
+    second, day = dt.timedelta(seconds=5), dt.timedelta(days=1, microseconds=1)
+    row = {
+        "id": dt.time(1, 2, 3, 4000),
+        "i": second,
+        "d": day,
+        "n": "ü" * 31 + "x",
+        "v": "üb ",
+        "c": "a",
+        "l": ["ab ", None],
+        "m": "ok",
+        "ms": ["ok"],
+        "b": "101",
+        "x": "abc",
+        "s": Decimal("0.00123"),
+    }
+    rows = pa.Table.from_pylist([row])
+    write(make_writer(database, rows.schema), rows)
+    (found,) = database.run(
+        "SELECT id, i, d, n, v, rtrim(c), l, m::text, ms::text[], b::text, x, s FROM orders"
+    )
+    assert found == tuple(row.values())
+
+
+def test_a_scale_below_zero_is_not_widened(database):
+    database.run("CREATE TABLE orders (id numeric(5,-2))")
+    schema = pa.schema([("id", pa.decimal128(5, 2))])
+    with pytest.raises(SchemaError, match="numeric"):
+        make_writer(database, schema, schemaEvolution="widen").check()
 
 
 def test_a_unique_key_that_is_taken_is_named(database):
@@ -223,6 +308,13 @@ def test_a_unique_key_that_is_taken_is_named(database):
         ),
         ("CREATE VIEW orders AS SELECT 1 AS id, 'x' AS name", "is a view"),
         ("CREATE TABLE orders (id real, name text)", "cannot hold every such value"),
+        (
+            (
+                "CREATE TABLE orders (id bigint, name text); "
+                "CREATE RULE r AS ON INSERT TO orders DO INSTEAD NOTHING"
+            ),
+            "has a rule DO INSTEAD",
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused_before_a_row_moves(database, create, message):
@@ -396,6 +488,97 @@ def test_a_change_without_a_key_or_with_an_unknown_operation_is_refused(database
     )
     with pytest.raises(SchemaError, match=message):
         change(database, rows)
+
+
+@pytest.mark.parametrize(
+    "key", ["char(5)", "text COLLATE ci", "varchar(5) COLLATE ci"], ids=["char", "text", "varchar"]
+)
+def test_a_key_for_which_other_texts_are_equal_is_refused(database, key):
+    database.run(
+        "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+    )
+    database.run(f"CREATE TABLE orders (id {key} PRIMARY KEY, name text)")
+    with pytest.raises(OptionError, match=r"'id'.* takes different texts for equal"):
+        make_writer(database, changes(("c", "a", "b")).schema, **KEYED).check()
+
+
+def test_a_unique_value_of_a_deleted_row_may_be_taken_in_the_same_epoch(database):
+    database.run("CREATE TABLE orders (id bigint PRIMARY KEY, name text UNIQUE)")
+    change(database, changes(("c", 1, "x")))
+    change(database, changes(("c", 2, "x"), ("d", 1, "x")), epoch=1)
+    assert database.run("SELECT * FROM orders") == [(2, "x")]
+
+
+def test_a_row_may_be_deleted_that_others_do_not_refer_to_any_more(database):
+    database.run(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, name text, up bigint REFERENCES orders)"
+    )
+    names = ("op", "id", "name", "up")
+    rows = changes(("c", 1, "a", None), ("c", 2, "b", 1), ("c", 3, "c", None), names=names)
+    change(database, rows)
+    moved = changes(("u", 2, "b", 3), ("d", 1, None, None), names=names)
+    change(database, moved, epoch=1)
+    assert database.run("SELECT id, up FROM orders ORDER BY id") == [(2, 3), (3, None)]
+
+
+@pytest.mark.parametrize("option", ["keyColumns", "orderColumn"])
+def test_the_column_of_operations_is_neither_key_nor_order(database, option):
+    with pytest.raises(OptionError, match="'opColumn' = 'op' is also in"):
+        make_writer(database, ROWS.schema, **{**KEYED, option: "op"})
+
+
+# --- a table that others alter
+
+MICROS = pa.timestamp("us", "UTC")
+ALTERED = [
+    ("timestamptz", "TYPE date", pa.array([1_700_000_000_000_001], MICROS)),
+    ("timestamptz", "TYPE timestamp", pa.array([1_700_000_000_000_001], MICROS)),
+    ("double precision", "TYPE real", pa.array([0.123456789])),
+    ("double precision", "TYPE integer", pa.array([0.7])),
+    ("numeric(5,2)", "TYPE numeric(5,1)", pa.array([Decimal("1.55")])),
+    ("text", 'TYPE "char"', pa.array(["abc"])),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "values"), ALTERED)
+def test_a_column_that_is_altered_before_the_commit_is_refused(database, before, after, values):
+    database.run(f"CREATE TABLE orders (id {before})")
+    rows = pa.table({"id": values})
+    writer = make_writer(database, rows.schema)
+    staged = [stage(writer, *rows.to_batches())]
+    database.run(f"ALTER TABLE orders ALTER id {after}")
+    with pytest.raises(CommitRejected, match="changed after rows were checked"):
+        writer.committer().publish(Epoch(QUERY, 0), staged)
+    assert ids(database) == []
+
+
+@pytest.mark.parametrize(("before", "after", "values"), ALTERED)
+def test_a_column_that_is_altered_after_the_intent_is_refused(database, before, after, values):
+    database.run(f"CREATE TABLE orders (id {before})")
+    rows = pa.table({"id": values})
+    route = make_route(database, rows.schema)
+    part, epoch = participant_of(route), Epoch(QUERY, 0, generation=1)
+    intent = part.prepare(epoch, stage_route(route, rows, 0, 1), ())
+    loaded = [part.load(item.model_dump_json()) for item in intent]
+    database.run(f"ALTER TABLE orders ALTER id {after}")
+    with pytest.raises(CommitUnknown, match="give the column its former type first"):
+        part.finish(epoch, loaded)
+    assert ids(database) == []
+    database.run(f"ALTER TABLE orders ALTER id TYPE {before}")
+    part.finish(epoch, loaded)
+    assert ids(database) == [value.as_py() for value in values]
+
+
+def test_a_table_is_not_altered_while_an_epoch_is_committed(database):
+    writer = make_writer(database, ROWS.schema)
+    staged = [stage(writer, *ROWS.to_batches())]
+    with database.connect(autocommit=False) as other:
+        other.execute("ALTER TABLE orders ALTER id TYPE integer")
+        with pytest.raises(CommitRejected, match="lock timeout"):
+            writer.committer().publish(Epoch(QUERY, 0), staged)
+        other.rollback()
+    writer.committer().publish(Epoch(QUERY, 0), staged)
+    assert ids(database) == [1, 2, 3]
 
 
 # --- a route of a fan-out
