@@ -12,6 +12,7 @@ from typing import Any
 
 from krishiv_spark.kafka.records.jit import copy, inner, kernel
 from krishiv_spark.kafka.schemas.avro_encode_program import EncodeOp
+from krishiv_spark.kafka.schemas.octets import write_little_endian, write_zigzag
 
 __all__ = ["encode_records"]
 
@@ -26,36 +27,7 @@ _CONSTANT, _NULLABLE, _REQUIRED = EncodeOp.CONSTANT, EncodeOp.NULLABLE, EncodeOp
 _LIST, _NEXT = EncodeOp.LIST, EncodeOp.NEXT
 
 _DECIMAL_BYTES = 16
-_MORE = 0x80
 _STEP = 4  # numbers of an instruction
-
-
-@inner
-def _write_number(out: Any, at: int, value: int) -> int:
-    """Write a number of up to 64 bits; return the position after it.
-
-    Twice its size would not fit into 64 signed bits, so the first byte is made separately.
-    """
-    is_negative = 1 if value < 0 else 0
-    left = ~value if value < 0 else value
-    byte = ((left & 0x3F) << 1) | is_negative
-    left >>= 6
-    while left > 0:
-        out[at] = byte | _MORE
-        at += 1
-        byte = left & 0x7F
-        left >>= 7
-    out[at] = byte
-    return at + 1
-
-
-@inner
-def _write_little_endian(out: Any, at: int, value: int, size: int) -> int:
-    for _ in range(size):
-        out[at] = value & 0xFF
-        value >>= 8
-        at += 1
-    return at
 
 
 @inner
@@ -129,20 +101,20 @@ def encode_records(
                     return pc
                 pc += 1
             elif op == _NUMBER:
-                at = _write_number(out, at, numbers[number_at[column] + index])
+                at = write_zigzag(out, at, numbers[number_at[column] + index])
                 pc += 1
             elif op == _BYTES:
                 where = number_at[column] + index
                 size = numbers[where + 1] - numbers[where]
-                at = _write_number(out, at, size)
+                at = write_zigzag(out, at, size)
                 copy(out, at, octets, numbers[where], size)
                 at += size
                 pc += 1
             elif op == _DOUBLE:
-                at = _write_little_endian(out, at, numbers[number_at[column] + index], 8)
+                at = write_little_endian(out, at, numbers[number_at[column] + index], 8)
                 pc += 1
             elif op == _FLOAT:
-                at = _write_little_endian(out, at, numbers[number_at[column] + index], 4)
+                at = write_little_endian(out, at, numbers[number_at[column] + index], 4)
                 pc += 1
             elif op == _BOOLEAN:
                 out[at] = numbers[number_at[column] + index]
@@ -158,7 +130,7 @@ def encode_records(
                 size = two
                 if size < 0:
                     size = _decimal_size(low, high)
-                    at = _write_number(out, at, size)
+                    at = write_zigzag(out, at, size)
                 for number in range(size - 1, -1, -1):
                     out[at] = _decimal_byte(low, high, number)
                     at += 1
@@ -172,7 +144,7 @@ def encode_records(
                     at += 1
                     pc = two
                 else:
-                    at = _write_number(out, at, end - begin)
+                    at = write_zigzag(out, at, end - begin)
                     stack[2 * depth] = index
                     stack[2 * depth + 1] = end
                     depth += 1

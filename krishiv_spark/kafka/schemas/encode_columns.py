@@ -6,7 +6,7 @@ Executor.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,15 +16,60 @@ from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.encode_nodes import Node
+from krishiv_spark.kafka.schemas.encode_nodes import ROWS, EncodeProgram, Node
 
-__all__ = ["KernelColumns", "build_records", "to_flags"]
+__all__ = ["ProgramRunner"]
 
 _MOST_BYTES = 2**31 - 1
 _UNSIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
-def build_records(
+class ProgramRunner:
+    """Runs an encoder's program over columns.
+
+    Args:
+        program: The program.
+        kernel: The function that interprets it.
+        slots: Numbers that the kernel keeps for the nesting of lists and messages.
+        explain: Returns the error of a row, by the number of the instruction.
+    """
+
+    def __init__(
+        self,
+        program: EncodeProgram,
+        kernel: Callable[..., int],
+        slots: int,
+        explain: Callable[[int], SchemaError],
+    ) -> None:
+        self._program, self._kernel, self._explain = program, kernel, explain
+        self._constants = np.frombuffer(program.constants or b"\0", np.uint8)
+        self._slots = max(slots, 1)
+
+    def encode(self, column: pa.Array) -> pa.BinaryArray:
+        """Encode a column; null stays null.
+
+        Raises:
+            SchemaError: If a row cannot be encoded.
+        """
+        program = self._program
+        columns = _KernelColumns(len(program.nodes))
+        columns.add(program.root, column)
+        sizes = {ROWS: len(column), **columns.elements}
+        most = sum(sizes.get(of, 0) * each for of, each in program.bytes_each.items())
+        out = np.empty(max(most + columns.octet_count, 1), np.uint8)
+        ends = np.zeros(len(column), np.int64)
+        present = np.ones(len(column), np.uint8)
+        if column.null_count:
+            present = _to_flags(column)
+        stack = np.zeros(self._slots, np.int64)
+        arrays = columns.join()
+        bad = self._kernel(present, self._constants, program.code, *arrays, stack, out, ends)
+        if bad >= 0:
+            raise self._explain(bad)
+        return _build_records(out, ends, column)
+
+
+def _build_records(
     out: NDArray[np.uint8], ends: NDArray[np.int64], column: pa.Array
 ) -> pa.BinaryArray:
     """Return encoded records.
@@ -47,18 +92,18 @@ def build_records(
     offsets[1:] = ends
     valid = None
     if column.null_count:
-        valid = pa.py_buffer(np.packbits(to_flags(column), bitorder="little"))
+        valid = pa.py_buffer(np.packbits(_to_flags(column), bitorder="little"))
     data = pa.py_buffer(out[:size])
     return pa.Array.from_buffers(pa.binary(), len(ends), [valid, pa.py_buffer(offsets), data])
 
 
-def to_flags(column: pa.Array) -> NDArray[np.uint8]:
+def _to_flags(column: pa.Array) -> NDArray[np.uint8]:
     """Return 1 for each value that is not null."""
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.uint8)
 
 
 @dataclass
-class KernelColumns:
+class _KernelColumns:
     """The values of all columns, one after the other, as the kernel reads them.
 
     Attributes:
@@ -93,7 +138,7 @@ class KernelColumns:
         """Add a column with all that is within it."""
         if column.null_count and node.kind != "null":
             self._valid_at[node.index] = self._ends[1]
-            self._valid.append(to_flags(column))
+            self._valid.append(_to_flags(column))
             self._ends[1] += len(column)
         if node.kind == "struct":
             self._add_struct(node, column)
@@ -186,7 +231,7 @@ def _check_limits(node: Node, limits: tuple[int, int], column: Any) -> None:
 
 def _check_choice(node: Node, choice: tuple[int, ...], given: Sequence[Any]) -> None:
     """Refuse rows with several fields of which a record can have one: the others would be lost."""
-    counts = sum(to_flags(given[place]) for place in choice)
+    counts = sum(_to_flags(given[place]) for place in choice)
     if np.any(counts > 1):
         names = ", ".join(node.names[place] for place in choice)
         raise SchemaError(

@@ -1,4 +1,4 @@
-"""Kernels that read and copy values of bytes, for every form of records."""
+"""Kernels that read, write and copy values of bytes, for every form of records."""
 
 # ruff: noqa: PLR2004  the bytes of UTF-8 have no better names
 
@@ -8,9 +8,10 @@ from typing import Any
 
 from krishiv_spark.kafka.records.jit import copy, inner, kernel, peek
 
-__all__ = ["copy_octets", "is_text", "little_endian"]
+__all__ = ["copy_octets", "is_text", "little_endian", "write_little_endian", "write_zigzag"]
 
 _NEGATIVE = 0x80
+_MORE = 0x80
 
 
 @inner
@@ -22,6 +23,35 @@ def little_endian(data: Any, at: int, size: int) -> int:
     for i in range(size - 2, -1, -1):
         value = value * 0x100 + peek(data, at + i)
     return value
+
+
+@inner
+def write_little_endian(out: Any, at: int, value: int, size: int) -> int:
+    """Write the lowest bytes of a number; return the position after them."""
+    for _ in range(size):
+        out[at] = value & 0xFF
+        value >>= 8
+        at += 1
+    return at
+
+
+@inner
+def write_zigzag(out: Any, at: int, value: int) -> int:
+    """Write a signed number of up to 64 bits, seven of them in a byte; return the position after.
+
+    Twice its size would not fit into 64 signed bits, so the first byte is made separately.
+    """
+    is_negative = 1 if value < 0 else 0
+    left = ~value if value < 0 else value
+    byte = ((left & 0x3F) << 1) | is_negative
+    left >>= 6
+    while left > 0:
+        out[at] = byte | _MORE
+        at += 1
+        byte = left & 0x7F
+        left >>= 7
+    out[at] = byte
+    return at + 1
 
 
 @inner

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.encode_columns import KernelColumns, build_records, to_flags
+from krishiv_spark.kafka.schemas.encode_columns import ProgramRunner
 from krishiv_spark.kafka.schemas.protobuf_encode_kernel import encode_messages
 from krishiv_spark.kafka.schemas.protobuf_encode_program import compile_proto_encoder
 from krishiv_spark.kafka.schemas.protobuf_types import ProtoMessage
@@ -30,8 +29,8 @@ class ProtobufEncoder:
     def __init__(
         self, message: ProtoMessage, kind: pa.DataType, header: bytes = b"", path: str = ""
     ) -> None:
-        self._program = compile_proto_encoder(message, kind, header, path)
-        self._constants = np.frombuffer(self._program.constants or b"\0", np.uint8)
+        program = self._program = compile_proto_encoder(message, kind, header, path)
+        self._runner = ProgramRunner(program, encode_messages, program.depth, self._explain)
 
     def encode(self, column: pa.Array) -> pa.BinaryArray:
         """Encode a column; null stays null.
@@ -40,24 +39,10 @@ class ProtobufEncoder:
             SchemaError: If a value is null where a record cannot say that, is no symbol of its
                 enum, is beyond its type, or is one of several in a oneof. It names the column.
         """
-        program = self._program
-        columns = KernelColumns(len(program.nodes))
-        columns.add(program.root, column)
-        sizes = {-1: len(column), **columns.elements}
-        most = sum(sizes[of] * each for of, each in program.bytes_each.items() if of in sizes)
-        out = np.empty(max(most + columns.octet_count, 1), np.uint8)
-        ends = np.zeros(len(column), np.int64)
-        present = np.ones(len(column), np.uint8)
-        if column.null_count:
-            present = to_flags(column)
-        stack = np.zeros(max(program.depth, 1), np.int64)
-        bad = encode_messages(
-            present, self._constants, program.code, *columns.join(), stack, out, ends
+        return self._runner.encode(column)
+
+    def _explain(self, at: int) -> SchemaError:
+        return SchemaError(
+            f"column {self._program.paths[at]!r}: a row has null, and the Protobuf field cannot "
+            "say that: filter such rows, fill them with coalesce(), or declare the field 'optional'"
         )
-        if bad >= 0:
-            raise SchemaError(
-                f"column {program.paths[bad]!r}: a row has null, and the Protobuf field cannot "
-                "say that: filter such rows, fill them with coalesce(), or declare the field "
-                "'optional'"
-            )
-        return build_records(out, ends, column)

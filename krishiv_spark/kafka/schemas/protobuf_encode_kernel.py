@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from krishiv_spark.kafka.records.jit import copy, inner, kernel
+from krishiv_spark.kafka.schemas.octets import write_little_endian, write_zigzag
 from krishiv_spark.kafka.schemas.protobuf_encode_program import ProtoEncodeOp
 
 __all__ = ["encode_messages"]
@@ -41,31 +42,6 @@ def _write_varint(out: Any, at: int, value: int) -> int:
         at += 1
     out[at] = value
     return at + 1
-
-
-@inner
-def _write_zigzag(out: Any, at: int, value: int) -> int:
-    """Write a signed number; twice its size would not fit into 64 signed bits."""
-    is_negative = 1 if value < 0 else 0
-    left = ~value if value < 0 else value
-    byte = ((left & 0x3F) << 1) | is_negative
-    left >>= 6
-    while left > 0:
-        out[at] = byte | _MORE
-        at += 1
-        byte = left & 0x7F
-        left >>= 7
-    out[at] = byte
-    return at + 1
-
-
-@inner
-def _write_fixed(out: Any, at: int, value: int, size: int) -> int:
-    for _ in range(size):
-        out[at] = value & 0xFF
-        value >>= 8
-        at += 1
-    return at
 
 
 @inner
@@ -145,11 +121,11 @@ def encode_messages(
                 copy(out, at, octets, numbers[where], size)
                 at += size
             elif op == _FIXED64:
-                at = _write_fixed(out, at, numbers[number_at[column] + index], 8)
+                at = write_little_endian(out, at, numbers[number_at[column] + index], 8)
             elif op == _FIXED32:
-                at = _write_fixed(out, at, numbers[number_at[column] + index], 4)
+                at = write_little_endian(out, at, numbers[number_at[column] + index], 4)
             elif op == _ZIGZAG:
-                at = _write_zigzag(out, at, numbers[number_at[column] + index])
+                at = write_zigzag(out, at, numbers[number_at[column] + index])
             elif op == _BEGIN:
                 stack[top] = at
                 top += 1

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.encode_nodes import ROWS, EncodeProgram, Node
+from krishiv_spark.kafka.schemas.protobuf_files import encode_varint
 from krishiv_spark.kafka.schemas.protobuf_types import ProtoField, ProtoMessage, describe_kind
 from krishiv_spark.messages.suggestions import did_you_mean
 
@@ -82,7 +83,6 @@ _LIMITS = {
     "uint64": _UNSIGNED_64,
     "fixed64": _UNSIGNED_64,
 }
-_SEVEN_BITS = 0x7F
 _MOST_DEPTH = 3
 """Slots of the stack for a list of messages: two of the list, one of the message."""
 
@@ -373,13 +373,3 @@ class _ProtoEncodeCompiler:
             f"{describe_kind(of.kind, name, is_repeated=of.is_repeated)} of the schema cannot "
             f"hold: it holds {of.arrow}"
         )
-
-
-def encode_varint(number: int) -> bytes:
-    """Return a number of 0 or more as a varint."""
-    out = bytearray()
-    while number > _SEVEN_BITS:
-        out.append(number & _SEVEN_BITS | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

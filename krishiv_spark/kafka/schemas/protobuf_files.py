@@ -26,6 +26,7 @@ __all__ = [
     "compile_proto",
     "encode_index",
     "encode_indexes",
+    "encode_varint",
     "find_message",
     "list_messages",
     "message_class",
@@ -280,11 +281,16 @@ def _index(message: Any, among: Any, *, counts_maps: bool) -> int:
 
 def _zigzag(number: int) -> bytes:
     """Return a number of 0 or more as Avro and Confluent's serializers write it."""
-    rest, out = number << 1, bytearray()
-    while rest > _SEVEN_BITS:
-        out.append(rest & _SEVEN_BITS | 0x80)
-        rest >>= 7
-    out.append(rest)
+    return encode_varint(number << 1)
+
+
+def encode_varint(number: int) -> bytes:
+    """Return a number of 0 or more as a varint."""
+    out = bytearray()
+    while number > _SEVEN_BITS:
+        out.append(number & _SEVEN_BITS | 0x80)
+        number >>= 7
+    out.append(number)
     return bytes(out)
 
 
