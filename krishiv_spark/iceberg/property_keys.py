@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "UPSERT_KEY",
     "UPSERT_KEY_PREFIX",
     "find_digest",
+    "find_newest_entry",
     "find_parent_id",
     "find_query_id",
     "iterate_ancestors",
@@ -135,3 +137,13 @@ def iterate_ancestors(snapshots: Mapping[int, Snapshot], start: int | None) -> I
         yield found
         yielded.add(start)
         start = found.parent_snapshot_id
+
+
+def find_newest_entry(metadata: TableMetadata, key: str) -> str | None:
+    """Return the entry of the newest summary in the table's current history that has one."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    for snapshot in iterate_ancestors(by_id, metadata.current_snapshot_id):
+        text = None if snapshot.summary is None else snapshot.summary.get(key)
+        if text is not None:
+            return str(text)
+    return None

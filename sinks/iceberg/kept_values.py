@@ -27,7 +27,7 @@ from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.property_keys import POSITION_KEY, iterate_ancestors
+from krishiv_spark.iceberg.property_keys import POSITION_KEY, find_newest_entry
 from krishiv_spark.sinks.iceberg.moved_rows import MovedRows, find_moved_rows
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
@@ -240,16 +240,13 @@ def read_positions(metadata: TableMetadata) -> dict[str, int]:
     A topic's partitions are not read at one speed, so a position of one says nothing of another.
     The newest epoch has those of all earlier ones; epochs that were rolled back do not count.
     """
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    for snapshot in iterate_ancestors(by_id, metadata.current_snapshot_id):
-        text = None if snapshot.summary is None else snapshot.summary.get(POSITION_KEY)
-        if text is None:
-            continue
-        try:
-            return {name: int(position) for name, position in json.loads(text).items()}
-        except (ValueError, TypeError, AttributeError):  # of another program
-            return {}
-    return {}
+    text = find_newest_entry(metadata, POSITION_KEY)
+    if text is None:
+        return {}
+    try:
+        return {name: int(position) for name, position in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):  # of another program
+        return {}
 
 
 def write_positions(metadata: TableMetadata, positions: Mapping[str, int]) -> dict[str, str]:

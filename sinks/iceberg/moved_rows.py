@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
-from krishiv_spark.iceberg.property_keys import MOVE_KEY, iterate_ancestors
+from krishiv_spark.iceberg.property_keys import MOVE_KEY, find_newest_entry
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
 from krishiv_spark.sinks.iceberg.upsert_staging import (
     DELETES,
@@ -78,31 +78,17 @@ def find_last_deletes(epoch: EpochChanges, keys: Sequence[str]) -> Moves:
     """Return the deletes with which partitions end, if the epoch has not changed their rows before.
 
     Args:
-        epoch: The changes of an epoch, which were records of change data.
+        epoch: The changes of an epoch.
         keys: The key columns.
     """
     found: dict[str, LastDelete] = {}
-    names = [*keys, DELETES, POSITION, PARTITION]
-    changes = to_sortable(pa.Table.from_batches(epoch.read_batches(names)))
-    known = changes.filter(changes[POSITION].is_valid())
-    if not known.num_rows:
+    deletes = epoch.last_deletes
+    if deletes is None:
         return found
-    positions = known[POSITION].to_numpy()
-    codes = known[PARTITION].combine_chunks().dictionary_encode()
-    numbers = codes.indices.fill_null(len(codes.dictionary)).to_numpy()
-    last = np.full(len(codes.dictionary) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(last, numbers, positions)
-    is_last, deletes = positions == last[numbers], known[DELETES].to_numpy()
-    ends_with_row = np.zeros(len(last), np.bool_)
-    ends_with_row[numbers[is_last & ~deletes]] = True
-    rows = np.flatnonzero(is_last & deletes & ~ends_with_row[numbers])
-    rows = rows[numbers[rows] < len(codes.dictionary)]
-    upserted = changes.filter(pa.array(~changes[DELETES].to_numpy())).select(list(keys))
-    for row in rows.tolist():
-        key = known.slice(row, 1).select(list(keys))
-        if not upserted.join(key, list(keys), join_type="left semi").num_rows:
-            name = codes.dictionary[int(numbers[row])].as_py()
-            found[name] = LastDelete(int(positions[row]), key.combine_chunks())
+    for row in range(deletes.num_rows):
+        one = deletes.slice(row, 1)
+        key = one.select(list(keys)).combine_chunks()
+        found[one[PARTITION][0].as_py()] = LastDelete(one[POSITION][0].as_py(), key)
     return found
 
 
@@ -131,19 +117,16 @@ def write_moves(
 
 def read_moves(metadata: TableMetadata) -> Moves:
     """Return the last deletes of the newest epoch in the table's current history."""
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    for snapshot in iterate_ancestors(by_id, metadata.current_snapshot_id):
-        text = None if snapshot.summary is None else snapshot.summary.get(MOVE_KEY)
-        if text is None:
-            continue
-        try:
-            return {
-                name: LastDelete(int(position), _decode(key), int(before))
-                for name, (position, before, key) in json.loads(text).items()
-            }
-        except (ValueError, TypeError, AttributeError, pa.ArrowException):  # of another program
-            return {}
-    return {}
+    text = find_newest_entry(metadata, MOVE_KEY)
+    if text is None:
+        return {}
+    try:
+        return {
+            name: LastDelete(int(position), _decode(key), int(before))
+            for name, (position, before, key) in json.loads(text).items()
+        }
+    except (ValueError, TypeError, AttributeError, pa.ArrowException):  # of another program
+        return {}
 
 
 def _encode(key: pa.Table) -> str:

@@ -286,6 +286,7 @@ class _LastChanges:
         wanted: Numbers of the keys whose last upsert keeps values.
         is_truncated: Whether a change deletes all rows before it. Earlier changes have no effect.
         positions: The highest position of the database's log by partition of the topic.
+        deletes: See `EpochChanges.last_deletes`.
     """
 
     keys: pa.Table
@@ -296,6 +297,7 @@ class _LastChanges:
     wanted: np.ndarray[Any, Any]
     is_truncated: bool
     positions: Mapping[str, int]
+    deletes: pa.Table | None
 
 
 _NO_NUMBERS = np.empty(0, np.int64)
@@ -331,6 +333,20 @@ def _find_earlier_keys(
             break
         chosen[groups[left]] = True
     return chosen
+
+
+def _find_last_deletes(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the deletes with which partitions end, if the epoch has no upsert of their keys."""
+    own = list(keys)
+    known = changes.select([*own, DELETES, POSITION, PARTITION])
+    known = known.filter(pc.and_(known[POSITION].is_valid(), known[PARTITION].is_valid()))
+    last = known.group_by(PARTITION).aggregate([(POSITION, "max")])
+    last = last.rename_columns([PARTITION, POSITION])
+    ends = known.join(last, [PARTITION, POSITION], join_type="inner")
+    rows = ends.filter(pc.invert(ends[DELETES]))
+    deletes = ends.filter(ends[DELETES]).join(rows, PARTITION, join_type="left anti")
+    upserted = changes.filter(pc.invert(changes[DELETES])).select(own)
+    return deletes.join(upserted, own, join_type="left anti")
 
 
 def _find_positions(changes: pa.Table) -> Mapping[str, int]:
@@ -382,6 +398,14 @@ class EpochChanges:
     def positions(self) -> Mapping[str, int]:
         """The highest position of the database's log among the changes, by partition."""
         return self._last.positions
+
+    @property
+    def last_deletes(self) -> pa.Table | None:
+        """The deletes with which partitions end, with their further columns; None without records.
+
+        Without those whose row the epoch has changed before.
+        """
+        return self._last.deletes
 
     def read_upserts(self) -> Iterator[pa.RecordBatch]:
         """Read the last upsert of each key that is not deleted and has all values."""
@@ -441,8 +465,9 @@ class EpochChanges:
         stays &= ~changes[DELETES].to_numpy()
         groups = wanted = _NO_NUMBERS
         positions: Mapping[str, int] = {}
+        deletes = None
         if KEPT in changes.column_names:
-            positions = _find_positions(changes)
+            positions, deletes = _find_positions(changes), _find_last_deletes(changes, own)
             keeps = stays & changes[KEPT].is_valid().to_numpy()
             stays &= ~keeps
             if keeps.any():
@@ -451,7 +476,7 @@ class EpochChanges:
                 groups[live], wanted = numbers
         is_truncated = not is_live.all()
         found = (last.select(own), winners, stays, ranks, groups, wanted)
-        return _LastChanges(*found, is_truncated, positions)
+        return _LastChanges(*found, is_truncated, positions, deletes)
 
     def _number_incomplete(
         self, changes: pa.Table, keys: pa.Table, keeps: np.ndarray[Any, Any]
