@@ -19,9 +19,7 @@ __all__ = ["ROOT", "BrokenLink", "gather", "place", "rewritten"]
 ROOT = Path(__file__).parents[2]
 _OWN = ROOT / "docs" / "site"
 _PERFORMANCE = "docs/performance.md"
-_FOLDERS = tuple(
-    f"docs{name}" for name in ("", "/advisories", "/authors", "/design", "/guides", "/upstream")
-)
+_FOLDERS = tuple(f"docs{name}" for name in ("", "/authors", "/design", "/guides"))
 _PATTERNS = (
     *(f"{folder}/*.md" for folder in _FOLDERS),
     "benchmarks/README.md",

@@ -2,7 +2,7 @@
 
 PyIceberg's compiled decoder of Avro does not check the end of its buffer: a length in a manifest
 can make it return memory of the process or crash it, and a count can make it allocate all memory
-(``docs/upstream/pyiceberg-avro-decoder.md``). PyIceberg also decompresses a block of a manifest
+(PyIceberg 0.12.0, ``decoder_fast.pyx``). PyIceberg also decompresses a block of a manifest
 whole, so that 10 KB can become gigabytes in the driver of every reader. `bound_avro_files` makes
 PyIceberg read manifests and their lists by `BoundedAvroFile` instead. The conversion of a file's
 schema to that of an entry stays PyIceberg's: its tree of readers is translated into functions, one

@@ -3,8 +3,7 @@
 Transport and messages use kafka-python's public names, and the classes of this module. They report
 the state of its thread, end the bootstrap at a refused login, receive large responses without
 copying them, send messages at once, and hand connections over (`ConnectionManager.take_out`).
-``tests/unit/test_kafka_python.py`` names every private name in use, and
-``docs/upstream/kafka-python.md`` the changes of kafka-python that would replace each of them.
+``tests/unit/test_kafka_python.py`` names every private name in use.
 
 kafka-python reads a socket 4 KiB at a time, and copies the bytes four times before it decodes a
 message. For a response to Fetch, that takes three times as long as decoding its records. It asks

@@ -85,7 +85,7 @@ def failure_of(error: BaseException) -> Failure:
     if _DIED in text and (file := file_of_crash(text)) is not None:
         return Failure(
             f"PyArrow {pa.__version__} has ended the Python process that read {file}: the file is "
-            f"damaged, or made to do this. Remove it, and see docs/upstream/: {_one_line(text)}"
+            f"damaged, or made to do this. Remove it: {_one_line(text)}"
         )
     if found := _OWN_ERROR.findall(text):
         return _ours(*_unwrap(*found[-1]))

@@ -249,7 +249,9 @@ def _of_spark(finder: object) -> bool:
 
 # --- the file that a crashed worker read
 
-# PyArrow ends the process when some metadata of a damaged file are read (docs/upstream/).
+# PyArrow ends the process when some metadata of a damaged file are read: the C++ functions behind
+# ``RowGroupMetaData.column`` and ``ColumnChunkMetaData.statistics`` throw, and are declared without
+# ``except +``. Types and signatures are checked first; a damaged histogram of levels cannot be.
 # ``faulthandler`` then writes the functions that ran, each with the name of its source file, and
 # with ``spark.python.worker.faulthandler.enabled`` Spark puts that into the driver's error. So the
 # reader is called by a function whose source file has the name of the file that is read. That costs

@@ -1,4 +1,4 @@
-"""Data sources that others have published, under the kit: docs/public-sources.md has the results.
+"""Data sources that others have published, under the kit: public_data_sources.md has the results.
 
 They run where their package is (``uv pip install --no-deps pyspark-data-sources==0.1.11``), with
 stand-ins for the services that they talk to.
@@ -31,7 +31,7 @@ from krishiv_spark.testing.rows import columns
 public = pytest.importorskip("pyspark_datasources", reason="pyspark-data-sources is not installed")
 weather = pytest.importorskip("pyspark_datasources.weather")
 
-PAGE = Path(__file__).parents[2] / "docs" / "public-sources.md"
+PAGE = Path(__file__).with_name("public_data_sources.md")
 
 
 class Salesforce:

@@ -94,7 +94,7 @@ def test_a_footer_with_a_signature_and_no_encrypted_column_is_read(tmp_path):
 def test_a_process_that_dies_of_a_file_leaves_its_name(tmp_path):
     path = write_fatal_file(tmp_path)
     done = in_a_process(path)
-    assert done.returncode == -signal.SIGABRT, "PyArrow is mended: see docs/upstream/"
+    assert done.returncode == -signal.SIGABRT, "PyArrow is mended: remove the guard of workers.py"
     assert file_of_crash(done.stderr) == str(path)
     assert file_of_crash("Fatal Python error: Aborted") is None
 
@@ -147,7 +147,7 @@ def fuzz(folder, seed, seconds):
                 code = process.wait()
             errors.seek(0)
             text = errors.read()
-        # The one fault of PyArrow's that no check can find first: docs/upstream/.
+        # The one fault of PyArrow's that no check can find first: a damaged histogram of levels.
         known = code == -signal.SIGABRT and "parquet::ParquetException" in text
         if time.monotonic() < until and not (known and file_of_crash(text)):
             wrong[seed] = f"died with {code}: {text[-500:]}"
