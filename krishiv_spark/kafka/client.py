@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any
 
 from krishiv_spark.errors import KrishivError, OptionError
+from krishiv_spark.kafka.cluster_limits import ClusterFeatures, explain_unsupported
 from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.key_stores import make_context, needs_context
 from krishiv_spark.kafka.login_tokens import LoginTokenError, LoginTokens, open_tokens
-from krishiv_spark.kafka.metadata import MetadataQuery, features_of, features_request
+from krishiv_spark.kafka.metadata import MetadataQuery, features_request
 from krishiv_spark.kafka.msk_iam import MskLogin, fetch_credentials
 from krishiv_spark.kafka.security import warn_of_clear_login
 from krishiv_spark.kafka.topic_partition import BrokerAddress, Topic, TopicPartition
@@ -103,7 +104,7 @@ class KafkaClient:
         self._largest: dict[str, Topic] = {}
         self._confirmed: dict[str, Topic] = {}
         self._added: dict[str, Node] = {}
-        self._features: dict[str, int] = {}
+        self._features = ClusterFeatures()
         self._features_until_s = 0.0
         self._is_unanswered = False
         self._tokens = _open_tokens(config)
@@ -193,7 +194,8 @@ class KafkaClient:
         # A broker that refuses may repeat what it was sent.
         tokens = set[str]() if self._tokens is None else self._tokens.secrets()
         why = excerpt(str(error), self.config.secrets() | tokens)
-        why = f"{why}; {hint}" if hint else why
+        hint = hint or explain_unsupported(error)
+        why = f"{why.rstrip('.')}; {hint}" if hint else why
         return kind(f"Kafka at {self.config.bootstrap}: cannot {what}: {why}")
 
     # --- messages
@@ -309,20 +311,20 @@ class KafkaClient:
             self.fetch_topics([])
         return str(self._transport.cluster_id)
 
-    def get_feature_level(self, name: str) -> int:
-        """Return the level of a feature that the cluster has agreed on (KIP-584); 0 for none.
+    def get_features(self) -> ClusterFeatures:
+        """Return the features of the cluster.
 
-        The levels are read again after ``metadata.max.age.ms``: features are upgraded, and
-        downgraded, while clients live.
+        They are read again after ``metadata.max.age.ms``: features are upgraded, and downgraded,
+        while clients live.
 
         Raises:
             KafkaFailedError: If the cluster does not answer.
         """
         if time.monotonic() >= self._features_until_s:
             what = "ask for the features of the cluster"
-            self._features = features_of(self.ask_any(what, features_request()))
+            self._features = ClusterFeatures.from_response(self.ask_any(what, features_request()))
             self._features_until_s = time.monotonic() + self.config.metadata_age_s
-        return self._features.get(name, 0)
+        return self._features
 
     # --- topics
 

@@ -1,4 +1,4 @@
-"""Requests for topics (Metadata) and for the features of a cluster (ApiVersions, KIP-584)."""
+"""Requests for topics (Metadata) and for the features of a cluster (ApiVersions)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from krishiv_spark.kafka.topic_partition import Topic
 
-__all__ = ["MetadataQuery", "features_of", "features_request"]
+__all__ = ["MetadataQuery", "features_request"]
 
 _UNKNOWN_TOPIC, _NO_LEADER_YET = 3, 5
 
@@ -70,16 +70,7 @@ def features_request() -> Any:
     """Return the message that requests the features of the cluster, from any broker."""
     from kafka.protocol.metadata.api_versions import ApiVersionsRequest
 
-    # Earlier versions have no features.
-    return ApiVersionsRequest(
-        client_software_name="krishiv-spark", client_software_version="1", min_version=3
-    )
-
-
-def features_of(response: Any) -> dict[str, int]:
-    """Return the level of each feature."""
-    found = getattr(response, "finalized_features", None) or []
-    return {feature.name: int(feature.max_version_level) for feature in found}
+    return ApiVersionsRequest(client_software_name="krishiv-spark", client_software_version="1")
 
 
 def _is_incomplete(topic: Any) -> bool:
@@ -89,5 +80,7 @@ def _is_incomplete(topic: Any) -> bool:
 
 def _topic(found: Any, *, operations: bool) -> Topic:
     leaders = {each.partition_index: each.leader_id for each in found.partitions}
-    allowed = frozenset(found.authorized_operations) if operations else None
+    # Brokers before Kafka 2.3 do not list them.
+    listed = found.authorized_operations if operations else None
+    allowed = None if listed is None else frozenset(listed)
     return Topic(found.name, str(found.topic_id), dict(sorted(leaders.items())), allowed)

@@ -44,6 +44,7 @@ __all__ = [
     "await_markers",
     "begin_transaction",
     "build_transaction",
+    "check_transactions",
     "describe",
     "describe_available",
     "end_transactions",
@@ -81,8 +82,21 @@ _LAST_EPOCH = 2**15 - 2
 
 def get_transaction_version(client: KafkaClient) -> TransactionVersion:
     """Return the protocol of new transactions: TV2 if the cluster has it."""
-    has_tv2 = client.get_feature_level("transaction.version") >= TransactionVersion.TV2
-    return TransactionVersion.TV2 if has_tv2 else TransactionVersion.TV1
+    level = client.get_features().levels.get("transaction.version", 0)
+    return TransactionVersion.TV2 if level >= TransactionVersion.TV2 else TransactionVersion.TV1
+
+
+def check_transactions(client: KafkaClient) -> None:
+    """Check that a cluster has the transactions that exactly-once writing needs. Planner.
+
+    Raises:
+        KafkaFailedError: If it does not. It names the missing requests.
+    """
+    missing = client.get_features().find_missing_transactions()
+    if missing:
+        why = f"the cluster does not have {', '.join(missing)} of Kafka 3.0, or not as new as needed"
+        hint = "set 'delivery' = 'at-least-once', or write to a cluster with transactions"
+        raise client.make_error("write exactly once", why, hint)
 
 
 def pick_transactional_id(client: KafkaClient, ids: Sequence[str]) -> str:

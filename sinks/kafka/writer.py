@@ -20,7 +20,7 @@ import pyarrow as pa
 from krishiv_spark.errors import OptionError
 from krishiv_spark.kafka.client import KafkaClient, open_client
 from krishiv_spark.kafka.transaction_requests import TransactionVersion
-from krishiv_spark.kafka.transactions import get_transaction_version
+from krishiv_spark.kafka.transactions import check_transactions, get_transaction_version
 from krishiv_spark.runtime.contact import has_contacted, record_contact
 from krishiv_spark.sinks.base import (
     AtLeastOnceWriter,
@@ -199,8 +199,10 @@ def check_writable(
     else:
         check_columns(schema, options.topic)
     client = _open_first_client(options, streaming=streaming)
+    is_exact = options.delivery == "exactly-once"
+    if is_exact:
+        check_transactions(client)
     if options.topic is not None:
-        is_exact = options.delivery == "exactly-once"
         reads = is_exact and get_transaction_version(client) is TransactionVersion.TV1
         fetch_writable_topic(client, options.topic, reads=reads)
 

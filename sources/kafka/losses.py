@@ -224,7 +224,9 @@ def _find_truncations_once(
         for p, position in positions.items()
         if 0 <= position.epoch < high_watermarks[p].epoch
     }
-    ends = fetch_epoch_ends(client, asked) if asked else {}
+    # Some services have leader epochs, and do not report their ends.
+    has_ends = asked and client.get_features().has_epoch_ends
+    ends = fetch_epoch_ends(client, asked) if has_ends else {}
     found = {
         p: _compare_with_log(position, high_watermarks[p], ends.get(p, -1))
         for p, position in positions.items()

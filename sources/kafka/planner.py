@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError, open_client
+from krishiv_spark.kafka.cluster_limits import warn_of_limits
 from krishiv_spark.kafka.list_offsets import RepeatedLookup
 from krishiv_spark.kafka.partition_table import FoundOffsets, PartitionNumbers, PartitionTable
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
@@ -140,6 +141,8 @@ class BatchPlanner:
         else:
             resolver = OffsetResolver(client, self._options, self._losses)
             ends = resolver.resolve_end(partitions.partitions)
+        found = (newest[tp].epoch for tp in ends)
+        warn_of_limits(client.config.bootstrap, (t.usable_id for t in topics.values()), found)
         return ClusterSnapshot(topics, ids, newest, ends, left, known_ids)
 
     def freeze(self) -> None:

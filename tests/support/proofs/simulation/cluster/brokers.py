@@ -124,7 +124,8 @@ class Cluster(Leaders):
         del node, request
         level = self.coordinator.rules
         feature = Answer(name="transaction.version", max_version_level=level)
-        return Answer(error_code=NONE, finalized_features=[feature])
+        offered = [Answer(api_key=number, max_version=99) for number in range(100)]
+        return Answer(error_code=NONE, finalized_features=[feature], api_keys=offered)
 
     def _metadata(self, node: int, request: Any) -> Any:
         del node
