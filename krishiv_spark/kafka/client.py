@@ -19,7 +19,12 @@ from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.key_stores import make_context, needs_context
 from krishiv_spark.kafka.login_tokens import LoginTokenError, LoginTokens, open_tokens
 from krishiv_spark.kafka.metadata import MetadataQuery, features_request
-from krishiv_spark.kafka.msk_iam import MskLogin, fetch_credentials
+from krishiv_spark.kafka.msk_iam import (
+    MskTokenLogin,
+    fetch_credentials,
+    find_msk_login,
+    sign_token,
+)
 from krishiv_spark.kafka.security import warn_of_clear_login
 from krishiv_spark.kafka.topic_partition import BrokerAddress, Topic, TopicPartition
 from krishiv_spark.kafka.transport import LEAST_LOADED, Node, Transport
@@ -465,7 +470,9 @@ class KafkaClient:
 
 
 def _open_tokens(config: KafkaConfig) -> LoginTokens | None:
-    by_iam = MskLogin.from_values(config.values)
+    by_iam = find_msk_login(config.values)
+    if isinstance(by_iam, MskTokenLogin):
+        return open_tokens(by_iam, sign_token)
     if by_iam is not None:
         return open_tokens(by_iam, fetch_credentials)
     return None if config.login is None else open_tokens(config.login)

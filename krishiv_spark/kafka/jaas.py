@@ -28,9 +28,10 @@ _OAUTH = {
     "clientSecret": "oauth_client_secret",
     "scope": "oauth_scope",
     "ssl.truststore.location": "oauth_ca_file",
+    "awsProfileName": "msk_profile",
 }
 """By an entry of Kafka's module for OAUTHBEARER: the name of its value (`OAuthLogin`)."""
-_OAUTH_IGNORED = frozenset({"ssl.protocol", "ssl.truststore.type"})
+_OAUTH_IGNORED = frozenset({"ssl.protocol", "ssl.truststore.type", "awsDebugCreds"})
 
 # RFC 7628, section 3.1: a key consists of letters, and a value has no control characters.
 _EXTENSION = re.compile(r"([A-Za-z]+)=([\x20-\x7e\t\r\n]+)")
@@ -80,6 +81,8 @@ def _parse_oauth(entries: Mapping[str, str]) -> dict[str, Any]:
             extensions.append(f"{key.removeprefix('extension_')}={text}")
         elif key in _OAUTH:
             found[_OAUTH[key]] = text
+        elif key.startswith("aws") and key not in _OAUTH_IGNORED:
+            raise _refuse_of_amazon(key, "OAuthBearerLoginModule")
         elif key not in _OAUTH_IGNORED:
             known = [*_OAUTH, "extension_NAME"]
             hint = did_you_mean(key, known, f"there are {', '.join(known)}")
@@ -94,12 +97,16 @@ def _parse_oauth(entries: Mapping[str, str]) -> dict[str, Any]:
 
 def _parse_iam(entries: Mapping[str, str]) -> dict[str, Any]:
     for key in entries.keys() - {"awsProfileName", "awsDebugCreds"}:
-        raise ValueError(
-            f"option 'kafka.sasl.jaas.config': {key!r} of IAMLoginModule does not work here: "
-            f"configure it in a profile of AWS, and name that in awsProfileName{_NOT_SHOWN}"
-        )
+        raise _refuse_of_amazon(key, "IAMLoginModule")
     found = entries.get("awsProfileName")
     return {} if found is None else {"msk_profile": found}
+
+
+def _refuse_of_amazon(key: str, module: str) -> ValueError:
+    return ValueError(
+        f"option 'kafka.sasl.jaas.config': {key!r} of {module} does not work here: "
+        f"configure it in a profile of AWS, and name that in awsProfileName{_NOT_SHOWN}"
+    )
 
 
 def parse_extensions(text: str) -> tuple[tuple[str, str], ...]:

@@ -32,10 +32,12 @@ _SOURCES = {
 }
 _JAVA_CLASSES = "org.apache.kafka.common.security.oauthbearer."
 _OF_AMAZON = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+_TOKENS_OF_AMAZON = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
 KNOWN_CLASSES = {
     "sasl.login.callback.handler.class": {
         "OAuthBearerLoginCallbackHandler",
         "secured.OAuthBearerLoginCallbackHandler",
+        _TOKENS_OF_AMAZON,
     },
     "sasl.client.callback.handler.class": {_OF_AMAZON},
     "sasl.oauthbearer.jwt.retriever.class": {
@@ -86,6 +88,14 @@ class OAuthLogin:
             ValueError: If a setting is missing, or two exclude each other.
         """
         given = [name for name in values if name.startswith("oauth_")]
+        if values.get("msk_token") and values.get("sasl_mechanism") == "OAUTHBEARER":
+            _check_msk(given)
+            return None
+        if "msk_profile" in values and values.get("sasl_mechanism") == "OAUTHBEARER":
+            raise ValueError(
+                "awsProfileName in 'kafka.sasl.jaas.config' needs "
+                f"'kafka.sasl.login.callback.handler.class' = {_TOKENS_OF_AMAZON}"
+            )
         if values.get("sasl_mechanism") != "OAUTHBEARER":
             if given:
                 raise ValueError(
@@ -138,6 +148,14 @@ class OAuthLogin:
         return {self.client_secret, quote_plus(self.client_secret)} - {""}
 
 
+def _check_msk(given: Collection[str]) -> None:
+    sources = [_name_setting(each) for each in given if each in _SOURCES]
+    if sources:
+        raise ValueError(
+            f"AWS signs the tokens of {_TOKENS_OF_AMAZON}: nothing would come of {sources[0]}"
+        )
+
+
 def _name_setting(value: str) -> str:
     name = _SOURCES.get(value)
     return f"'kafka.{name}'" if name else "the others"
@@ -186,8 +204,8 @@ def parse_yes_or_no(text: str) -> bool:
     return word == "true"
 
 
-def parse_class(setting: str, text: str) -> None:
-    """Check that a Java class is one whose work this package does.
+def parse_class(setting: str, text: str) -> dict[str, Any]:
+    """Return the values that a Java class stands for, whose work this package does.
 
     Raises:
         ValueError: If it is another one.
@@ -198,3 +216,4 @@ def parse_class(setting: str, text: str) -> None:
             f"the Java class {text.strip()!r} cannot run here: omit the setting, and have "
             "'kafka.sasl.oauthbearer.token.command' print a token"
         )
+    return {"msk_token": True} if text.strip() == _TOKENS_OF_AMAZON else {}

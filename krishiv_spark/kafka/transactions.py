@@ -94,7 +94,9 @@ def check_transactions(client: KafkaClient) -> None:
     """
     missing = client.get_features().find_missing_transactions()
     if missing:
-        why = f"the cluster does not have {', '.join(missing)} of Kafka 3.0, or not as new as needed"
+        why = (
+            f"the cluster does not have {', '.join(missing)} of Kafka 3.0, or not as new as needed"
+        )
         hint = "set 'delivery' = 'at-least-once', or write to a cluster with transactions"
         raise client.make_error("write exactly once", why, hint)
 

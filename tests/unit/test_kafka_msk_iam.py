@@ -1,5 +1,6 @@
 """Logins at Amazon MSK by IAM: the payload, and credentials that change."""
 
+import base64
 import datetime as dt
 import json
 from types import SimpleNamespace
@@ -15,7 +16,14 @@ from kafka.net.sasl import get_sasl_mechanism, msk
 from krishiv_spark.kafka import _kafka_python
 from krishiv_spark.kafka.config import KafkaConfig
 from krishiv_spark.kafka.login_tokens import LoginTokenError, LoginTokens
-from krishiv_spark.kafka.msk_iam import MskLogin, fetch_credentials, find_region
+from krishiv_spark.kafka.msk_iam import (
+    MskLogin,
+    MskTokenLogin,
+    fetch_credentials,
+    find_msk_login,
+    find_region,
+    sign_token,
+)
 
 NOW = dt.datetime(2026, 11, 27, 12, 30, 5, tzinfo=dt.timezone.utc)
 HOST = "b-1.demo.abc123.c4.kafka.eu-west-1.amazonaws.com"
@@ -97,7 +105,7 @@ def test_a_profile_is_that_of_the_jaas_configuration(tmp_path, monkeypatch):
         "sasl.jaas.config": f'{JAAS} awsProfileName="streams";',
         "sasl.client.callback.handler.class": handler,
     }
-    login = MskLogin.from_values(KafkaConfig.from_settings(given).values)
+    login = find_msk_login(KafkaConfig.from_settings(given).values)
     assert login == MskLogin("streams")
     assert "AKIDPROFILE" in fetch_credentials(login).text
     with pytest.raises(LoginTokenError, match="AWS has no credentials for this process"):
@@ -117,3 +125,96 @@ def test_a_profile_is_that_of_the_jaas_configuration(tmp_path, monkeypatch):
 def test_settings_that_do_not_work_are_refused(given, said):
     with pytest.raises(ValueError, match=said):
         KafkaConfig.from_settings({**AWS, **given})
+
+
+# --- OAUTHBEARER
+
+HANDLER = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
+BY_TOKEN = {
+    **AWS,
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.login.callback.handler.class": HANDLER,
+}
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+# Printed by `MSKAuthTokenProvider.__construct_auth_token` of aws-msk-iam-sasl-signer-python 1.0.2
+# with the time and the credentials of this file, and decoded from base64.
+START = (
+    "https://kafka.eu-west-1.amazonaws.com/?Action=kafka-cluster%3AConnect"
+    "&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIDEXAMPLE%2F20261127%2Feu-west-1%2F"
+    "kafka-cluster%2Faws4_request&X-Amz-Date=20261127T123005Z&X-Amz-Expires=900"
+    "&X-Amz-SignedHeaders=host"
+)
+OF_AWS = {
+    None: "&X-Amz-Signature=264a060d872b20fb230469faeb868ad4cc7afcb333ff4a2f3b7fda076e57bd9a",
+    "IQoJb3JpZ2luX2VjE+/==": "&X-Amz-Security-Token=IQoJb3JpZ2luX2VjE%2B%2F%3D%3D"
+    "&X-Amz-Signature=2d16e360a34af3895a673bd29ca76a415b227e72058b7f25b6e8bd701151f7c4",
+}
+
+
+def find_token_login(**more):
+    return find_msk_login(KafkaConfig.from_settings({**BY_TOKEN, **more}).values)
+
+
+def read_token(token):
+    assert "=" not in token.text
+    return base64.urlsafe_b64decode(token.text + "==").decode()
+
+
+@pytest.mark.parametrize("session", [*OF_AWS])
+def test_a_token_is_that_of_awss_published_signer(monkeypatch, session):
+    if session is not None:
+        monkeypatch.setenv("AWS_SESSION_TOKEN", session)
+    monkeypatch.setattr(auth, "get_current_datetime", lambda: NOW.replace(tzinfo=None))
+    login = find_token_login(**{"sasl.jaas.config": f"{MODULE};"})
+    assert login == MskTokenLogin("", HOST)
+    token = sign_token(login)
+    # The program's name is not signed.
+    assert read_token(token) == f"{START}{OF_AWS[session]}&User-Agent=krishiv-spark"
+    assert token.secrets() >= {"wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"}
+    assert token.is_fresh()
+    assert token.end_s > token.renew_s + 800
+
+
+def test_a_token_follows_credentials_that_change(monkeypatch):
+    tokens = LoginTokens(find_token_login(), sign_token)
+    assert "AKIDEXAMPLE" in read_token(tokens.get(10))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDOTHER")
+    tokens.record_refusal()
+    assert "AKIDOTHER" in read_token(tokens.get(10))
+
+
+def test_a_token_of_a_profile_and_of_a_region(tmp_path, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    (tmp_path / "credentials").write_text(
+        "[streams]\naws_access_key_id = AKIDPROFILE\naws_secret_access_key = x\n"
+    )
+    named = {"sasl.jaas.config": f'{MODULE} awsProfileName="streams" awsDebugCreds="true";'}
+    login = find_token_login(**named)
+    assert "AKIDPROFILE" in read_token(sign_token(login))
+    other = find_token_login(**named, **{"bootstrap.servers": "kafka.internal:9098"})
+    with pytest.raises(LoginTokenError, match="internal is not known: set AWS"):
+        sign_token(other)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
+    assert "https://kafka.eu-north-1.amazonaws.com/" in read_token(sign_token(other))
+    with pytest.raises(LoginTokenError, match="AWS has no credentials for this process"):
+        sign_token(find_token_login())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"sasl.oauthbearer.token.command": "print"}, "AWS signs the tokens of software.amazon"),
+        ({"sasl.jaas.config": f'{MODULE} awsRoleArn="x";'}, "in a profile of AWS"),
+        (
+            {
+                "sasl.login.callback.handler.class": "OAuthBearerLoginCallbackHandler",
+                "sasl.jaas.config": f'{MODULE} awsProfileName="x";',
+            },
+            "awsProfileName in 'kafka.sasl.jaas.config' needs",
+        ),
+    ],
+)
+def test_tokens_of_aws_exclude_other_sources(given, said):
+    with pytest.raises(ValueError, match=said):
+        KafkaConfig.from_settings({**BY_TOKEN, **given})
