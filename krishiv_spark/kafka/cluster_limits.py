@@ -47,6 +47,9 @@ _FOR_TRANSACTIONS = {
 """By number: requests without which no epoch can be decided, and the version that they need."""
 _EPOCH_ENDS = 23
 
+_RECREATED = "a topic that is deleted and created again under its name is"
+_ELECTED = "records that a partition loses by an unclean election are"
+
 
 @dataclass(frozen=True)
 class ClusterFeatures:
@@ -98,20 +101,13 @@ def warn_of_limits(bootstrap: str, ids: Iterable[str], epochs: Iterable[int]) ->
         ids: The usable id of each topic of the query.
         epochs: The leader epoch of each partition; -1 if a broker does not know it.
     """
-    for what, found, limit in (
-        (
-            "topic ids (Kafka 2.8 and newer have them)",
-            [bool(each) for each in ids],
-            "a topic that is deleted and created again under its name is noticed only while it has "
-            "fewer records than before",
-        ),
-        (
-            "leader epochs (Kafka 2.1 and newer have them)",
-            [each >= 0 for each in epochs],
-            "records that a partition loses by an unclean election are noticed only while it has "
-            "fewer records than before",
-        ),
+    ids_found, epochs_found = [bool(each) for each in ids], [each >= 0 for each in epochs]
+    for what, found, loss in (
+        ("topic ids (Kafka 2.8 and newer have them)", ids_found, _RECREATED),
+        ("leader epochs (Kafka 2.1 and newer have them)", epochs_found, _ELECTED),
     ):
         if found and not any(found):
-            text = "Kafka at %s has no %s: %s"
-            warn_once(_log, (bootstrap, what), text, bootstrap, what, limit)
+            text = (
+                "Kafka at %s has no %s: %s noticed only while there are fewer records than before"
+            )
+            warn_once(_log, (bootstrap, what), text, bootstrap, what, loss)
