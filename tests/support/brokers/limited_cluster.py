@@ -74,7 +74,8 @@ class LimitedCluster:
             for message in _messages(client.makefile("rb")):
                 key, version, number = struct.unpack_from(">hhi", message)
                 newest = self._newest.get(key, version)
-                assert newest is not None and version <= newest, f"request {key} of {version}"
+                assert newest is not None, f"request {key}"
+                assert version <= newest, f"request {key} of version {version}"
                 if key in _CHANGED:
                     asked[number] = key, version
                 broker.sendall(_framed(message))
