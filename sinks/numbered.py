@@ -107,12 +107,12 @@ class NumberedJobOptions(Options):
     txn_repeats: Literal["any", "newest"] = Field(
         default="any",
         description="Numbers that are skipped: each that is not higher than the newest (`any`), "
-        "or the newest only (`newest`), with which a lower number is an error.",
+        "or only the newest (`newest`); then a lower one is an error.",
     )
     txn_compare: bool = Field(
         default=True,
-        description="If `true`, a skipped batch with other rows than were written under its "
-        "number, by count and checksum, is an error.",
+        description="If `true`, a skipped batch with other rows than were written, by count and "
+        "checksum, is an error.",
     )
 
     txn_query_id: Annotated[str, AfterValidator(checked_id)] | None = Field(
@@ -122,18 +122,18 @@ class NumberedJobOptions(Options):
     )
     txn_replaces: Annotated[str, AfterValidator(checked_id)] | None = Field(
         default=None,
-        description="Spark's id of another query, which no longer runs and whose batches of this "
+        description="Spark's id of another query that no longer runs, and whose batches of this "
         "`txnAppId` this query continues.",
     )
     txn_checkpoint: str | None = Field(
         default=None,
-        description="Checkpoint of the query around `foreachBatch`, which records the newest batch "
-        "of each target. A target that was restored from an older copy is then refused.",
+        description="Checkpoint of the query around `foreachBatch`. It records the newest batch "
+        "of each target, so that an older copy of a target is refused.",
     )
     txn_run: str | None = Field(
         default=None,
-        description="Text that is different for each start of the query. The record in the "
-        "checkpoint is then read once for each start instead of for each batch.",
+        description="Text that differs for each start of the query: the record in the "
+        "checkpoint is then read once for each start.",
     )
 
     @model_validator(mode="after")

@@ -113,46 +113,43 @@ class ChangeOptions(Options):
 
     change_format: Literal["debezium"] | None = Field(
         default=None,
-        description="Form of the rows: Kafka's columns `key` and `value` (and `topic`, `partition` "
-        "and `offset`) with change events of Debezium (`debezium`), in JSON, with or without their "
-        "schema, or in Avro, as envelopes or as rows alone (`ExtractNewRecordState`). Needs `mode` "
-        "= `upsert` or `scd2`. See [change data](change-data.md).",
+        description="`debezium`: the rows are Kafka's columns `key` and `value` (and `topic`, "
+        "`partition`, `offset`), with [change events](change-data.md) in JSON or Avro. Needs "
+        "`mode` = `upsert` or `scd2`.",
     )
     registry: Annotated[RegistrySettings | None, BeforeValidator(_parse_registry)] = Field(
         default=None,
         validation_alias="registry.url",
-        description="Address of the schema registry of events in Avro, with Confluent's interface. "
-        "Its login is in options with the prefix `registry.` too: "
-        "[kafka-schemas.md](kafka-schemas.md#the-registry).",
+        description="Address of the schema registry of events in Avro. Its login is in options "
+        "with the prefix `registry.` too: [kafka-schemas.md](kafka-schemas.md#the-registry).",
     )
     table_schema: Fields = Field(
         default=(),
-        description="Columns of the table, as `id BIGINT, name STRING`: with `changeFormat`, for a "
-        "table that is created, or that gets new columns by `schemaEvolution`. Default: the "
-        "columns of the existing table, or those that the schemas of the first events describe.",
+        description="With `changeFormat`: columns of a table that is created or gets new ones, "
+        "as `id BIGINT, name STRING`. Default: those of the table, or of the schemas of the "
+        "first events.",
     )
     decimal_format: Literal["precise", "string"] = Field(
         default="precise",
-        description="Meaning of texts in DECIMAL columns of events without a schema, which is "
-        "Debezium's `decimal.handling.mode`: `precise` is base64 of the digits, to which the "
-        "column's scale applies, and `string` is the number.",
+        description="Texts in DECIMAL columns of events without a schema (Debezium's "
+        "`decimal.handling.mode`): base64 of the digits (`precise`), or the number (`string`).",
     )
     binary_format: Literal["base64", "hex"] = Field(
         default="base64",
-        description="Form of the texts in BINARY columns: `base64`, which is also that of "
-        "Debezium's `binary.handling.mode` = `bytes`, or `hex`.",
+        description="Texts in BINARY columns: `base64` (Debezium's `binary.handling.mode` = "
+        "`bytes`), or `hex`.",
     )
     time_units: TimeUnits = Field(
         default={},
         description="Unit of numbers in time columns of events without a schema: `ms`, `us` "
-        '(default) or `ns`, or JSON for single columns, as `{"created_at": "ms"}`. By default '
-        "Debezium writes `ms` for columns with up to three fractional digits, and `us` for others.",
+        '(default) or `ns`, or JSON for single columns, as `{"created_at": "ms"}`. Debezium '
+        "writes `ms` for columns with up to three fractional digits.",
     )
     unavailable_placeholder: str = Field(
         default=PLACEHOLDER,
         min_length=1,
-        description="Text that stands for an unchanged value that the database did not send "
-        "(Debezium's `unavailable.value.placeholder`): the table keeps its value.",
+        description="Text for an unchanged value that the database did not send (Debezium's "
+        "`unavailable.value.placeholder`): the table keeps its value.",
     )
     missing_values: Literal["fail", "null"] = Field(
         default="fail",
@@ -161,14 +158,14 @@ class ChangeOptions(Options):
     )
     unknown_fields: Literal["fail", "ignore"] = Field(
         default="fail",
-        description="Action for columns of an event that the table does not have: `fail`, or "
-        "`ignore` them.",
+        description="Action for columns of an event that the table lacks: `fail`, or `ignore` "
+        "them.",
     )
     truncate_events: TruncateRule = Field(
         default="fail",
-        description="Action for the event of a `TRUNCATE`, which Debezium sends only if "
-        "`skipped.operations` does not name it: `fail`, `ignore` it, or `apply` it: delete all "
-        "rows of the table.",
+        description="Action for the event of a `TRUNCATE` ([when there is "
+        "one](change-data.md#truncated-tables)): `fail`, `ignore` it, or `apply` it: delete all "
+        "rows.",
     )
 
     @classmethod

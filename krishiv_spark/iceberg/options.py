@@ -117,8 +117,8 @@ class IcebergOptions(StorageOptions):
     path: str | None = Field(
         default=None,
         validation_alias=AliasChoices("path", "iceberg.path"),
-        description="Table, as given to `load()`, `start()` or `save()`: `orders`, `db.orders`. A "
-        "value with a `/` is the warehouse instead, and `table` names the table.",
+        description="Table, as given to `load()`, `start()` or `save()`: `orders`, `db.orders`. "
+        "A value with a `/` is the warehouse instead.",
     )
     table: str | None = Field(
         default=None,
@@ -128,8 +128,8 @@ class IcebergOptions(StorageOptions):
     warehouse: str | None = Field(
         default=None,
         validation_alias=AliasChoices("warehouse", "iceberg.warehouse"),
-        description="Location of the tables: a folder that every worker shares, or the catalog's "
-        "name for it. Without `catalog.*`, it has the catalog, `catalog.db` (SQLite).",
+        description="Location of the tables: a folder that every worker shares, or the "
+        "catalog's name for it. Without `catalog.*`, the catalog is `catalog.db` (SQLite) there.",
     )
     catalog_name: str = Field(
         default="krishiv",
@@ -139,23 +139,22 @@ class IcebergOptions(StorageOptions):
     catalog: Annotated[CatalogSettings, BeforeValidator(_to_settings)] = Field(
         default=CatalogSettings(),
         validation_alias="catalog.*",
-        description="PyIceberg settings for the catalog and the object store: `catalog.type`, "
-        "`catalog.uri`, `catalog.token`, `catalog.s3.endpoint`, and so on.",
+        description="PyIceberg's settings for catalog and store: `catalog.type`, `catalog.uri`, "
+        "`catalog.token`, `catalog.s3.endpoint`, and so on.",
     )
     max_metadata_bytes: ByteSize = Field(
         default=MAX_METADATA_BYTES,
         gt=0,
         validation_alias=AliasChoices("maxMetadataBytes", "max_metadata_bytes"),
-        description="Largest metadata file that is read from a SQL catalog or Glue, after "
-        "decompression.",
+        description="Largest metadata file that is read, after decompression (SQL catalogs, "
+        "Glue).",
     )
     data_files_within: Literal["table", "warehouse", "any"] | None = Field(
         default=None,
         validation_alias=AliasChoices("dataFilesWithin", "data_files_within"),
-        description="Allowed location of a table's files: below the table's location (`table`), "
-        "there or below the warehouse (`warehouse`, the default for writes), or anywhere (`any`). "
-        "For reads see [tables that others may "
-        "alter](iceberg-catalogs.md#tables-that-others-may-alter).",
+        description="Allowed location of a table's files: below its location (`table`), there "
+        "or below the warehouse (`warehouse`, default of writes), or anywhere (`any`); see "
+        "[tables that others may alter](iceberg-catalogs.md#tables-that-others-may-alter).",
     )
 
     @model_validator(mode="after")

@@ -69,8 +69,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     mode: Literal["append", "upsert", "scd2"] = Field(
         default="append",
         description="Append the rows (`append`), replace rows with the same key (`upsert`), or "
-        "keep all versions of a row with their intervals (`scd2`, see "
-        "[history](change-data.md#history)).",
+        "keep all versions of a row (`scd2`, see [history](change-data.md#history)).",
     )
     key_columns: DistinctNames = Field(
         default=(),
@@ -87,65 +86,63 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     order_column: str | None = Field(
         default=None,
         validation_alias=AliasChoices("orderColumn", "order_column"),
-        description="Column whose highest value wins among the rows of an epoch with the same key. "
-        "By default, the last row in Spark's order wins. With `scd2`, the order of the versions.",
+        description="Column whose highest value wins among the rows of a key in an epoch. By "
+        "default, the last row in Spark's order wins. With `scd2`, the order of the versions.",
     )
     order_scope: Literal["epoch", "table"] = Field(
         default="epoch",
         validation_alias=AliasChoices("orderScope", "order_scope"),
-        description="With `upsert` and `orderColumn`: `table` also compares a row with the row of "
-        "its key in the table, so that an older row that arrives in a later epoch changes nothing.",
+        description="With `upsert` and `orderColumn`: `table` also compares with the row in the "
+        "table, so that an older row of a later epoch changes nothing.",
     )
     time_column: str | None = Field(
         default=None,
         validation_alias=AliasChoices("timeColumn", "time_column"),
-        description="With `scd2` and without `changeFormat`: TIMESTAMP or DATE column with the "
-        "time of each change. Default: `orderColumn`.",
+        description="With `scd2` and without `changeFormat`: TIMESTAMP or DATE of each change. "
+        "Default: `orderColumn`.",
     )
     late_rows: Literal["insert", "ignore", "fail"] = Field(
         default="insert",
         validation_alias=AliasChoices("lateRows", "late_rows"),
-        description="With `scd2` and without `changeFormat`: action for a row that is older than a "
-        "version of its key: `insert` a version into the past, `ignore` the row, or `fail`.",
+        description="With `scd2` and without `changeFormat`: action for a row older than a "
+        "version of its key: `insert` a version into the past, `ignore` it, or `fail`.",
     )
     valid_from_column: str = Field(
         default="valid_from",
         min_length=1,
         validation_alias=AliasChoices("validFromColumn", "valid_from_column"),
-        description="With `scd2`: name of the TIMESTAMP column with the start of a version, "
-        "inclusive.",
+        description="With `scd2`: name of the column with the start of a version, inclusive.",
     )
     valid_to_column: str = Field(
         default="valid_to",
         min_length=1,
         validation_alias=AliasChoices("validToColumn", "valid_to_column"),
-        description="With `scd2`: name of the TIMESTAMP column with the end of a version, "
-        "exclusive; null for the current version.",
+        description="With `scd2`: name of the column with the end of a version, exclusive; null "
+        "for the current one.",
     )
     current_column: str = Field(
         default="is_current",
         min_length=1,
         validation_alias=AliasChoices("currentColumn", "current_column"),
-        description="With `scd2`: name of the BOOLEAN column that is true for the current version.",
+        description="With `scd2`: name of the column that is true for the current version.",
     )
     position_column: str = Field(
         default="change_position",
         min_length=1,
         validation_alias=AliasChoices("positionColumn", "position_column"),
-        description="With `scd2` and `changeFormat`: name of the STRING column with the position "
-        "of a version's change in the log of the database.",
+        description="With `scd2` and `changeFormat`: name of the column with the position of "
+        "the change in the log of the database.",
     )
     upsert_mode: Literal["merge-on-read", "copy-on-write"] | None = Field(
         default=None,
         validation_alias=AliasChoices("upsertMode", "upsert_mode"),
-        description="Way in which upserts change rows: by position deletes (`merge-on-read`), or "
-        "by new files (`copy-on-write`). Default: the table's property `write.merge.mode`.",
+        description="Way in which old rows are replaced: by position deletes (`merge-on-read`), "
+        "or new files (`copy-on-write`). Default: the table's property `write.merge.mode`.",
     )
     allow_mixed_keys: bool = Field(
         default=False,
-        description="Allow upserts with other `keyColumns` than the table's, and appends to a "
-        "table of upserts. A key may then have several rows. The `keyColumns` of an upsert become "
-        "the table's key.",
+        description="Allow upserts by another key than the table's, and appends to a table of "
+        "upserts. A key may then have several rows.",
     )
     txn_app_id: str | None = Field(  # any text, since it becomes part of no path
         default=None,
@@ -156,13 +153,13 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     txn_rows: str | None = Field(
         default=None,
         pattern="^[0-9]+:[0-9a-f]{16}$",
-        description="Count and checksum of the input, as `12:00f3a9d1c27b6e54`, for rows that are "
-        "computed from the table itself. `txnCompare` compares it instead of the rows.",
+        description="Count and checksum of the input, as `12:00f3a9d1c27b6e54`, for rows that "
+        "are computed from the table. `txnCompare` compares it instead of the rows.",
     )
     if_snapshot: ExpectedSnapshot | None = Field(
         default=None,
-        description="Batch: write only if this is still the newest snapshot of the table (`none`: "
-        "if it has no snapshot). Otherwise the batch fails with `CommitRejected`.",
+        description="Batch: write only if this is the newest snapshot (`none`: if there is "
+        "none). Otherwise the batch fails with `CommitRejected`.",
     )
     create_table: Literal["ifMissing", "never"] = Field(
         default="ifMissing",
@@ -182,27 +179,25 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     location: str | None = Field(
         default=None,
         min_length=1,
-        description="Location of a table that is created. An existing table must be at this "
-        "location.",
+        description="Location of a table that is created. An existing table must be there.",
     )
     copied_warehouse: Literal["refuse", "allow"] = Field(
         default="refuse",
         validation_alias=AliasChoices("copiedWarehouse", "copied_warehouse"),
-        description="Action for a table whose warehouse was copied or moved with its SQLite "
-        "catalog: `refuse` fails the query, `allow` writes the files to the original folder.",
+        description="Action for a warehouse that was copied or moved with its SQLite catalog: "
+        "`refuse` it, or `allow` writes to the original folder.",
     )
     table_properties: Annotated[Mapping[str, str], BeforeValidator(_strip_prefix)] = Field(
         default={},
         validation_alias="tableProperty.*",
         description="Properties of a table that is created: "
-        "`tableProperty.write.parquet.compression-codec`. If an existing table has other "
-        "values, they are kept, with a warning.",
+        "`tableProperty.write.parquet.compression-codec`. An existing table keeps its own, with "
+        "a warning.",
     )
     schema_evolution: Evolution = Field(
         default="none",
-        description="Action for columns that the table does not have: fail, `add` them, or "
-        "`widen`: also give columns the wider type of the rows (int to long, float to double, more "
-        "digits of a decimal).",
+        description="Action for columns that the table lacks: fail, `add` them, or `widen`: "
+        "also widen types (int to long, float to double, more digits of a decimal).",
     )
     target_file_size: ByteSize | None = Field(
         default=None,
@@ -223,25 +218,25 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
         default=256 * 2**20,
         gt=0,
         validation_alias=AliasChoices("maxCompactSize", "max_compact_size"),
-        description="Maximum size of the files that `compact` = `auto` rewrites at once, as `1g`. "
-        "Larger files remain for `krishiv-spark iceberg compact`.",
+        description="Maximum size that `compact` = `auto` rewrites at once, as `1g`. Larger "
+        "files remain for `krishiv-spark iceberg compact`.",
     )
     keep_snapshots: KeepCount | None = Field(
         default=None,
-        description="Number of newest snapshots to keep, or `all`; each commit expires the others. "
-        "Without this option and `expireOlderThan`, the [table's "
-        "properties](iceberg-maintenance.md#months-of-operation) apply.",
+        description="Number of newest snapshots to keep, or `all`; each commit expires the "
+        "others. By default, the [table's "
+        "properties](iceberg-maintenance.md#months-of-operation) decide.",
     )
     expire_older_than: Duration | None = Field(
         default=None,
         ge=0,
-        description="Expire only snapshots older than this, such as `7d`. Without `keepSnapshots`, "
-        "the newest snapshot is kept.",
+        description="Expire only snapshots older than this, such as `7d`. Without "
+        "`keepSnapshots`, the newest one is kept.",
     )
     keep_metadata_files: KeepCount | None = Field(
         default=None,
-        description="Number of older metadata files to keep, or `all`; each commit removes the "
-        "others. It becomes the table's `write.metadata.previous-versions-max`.",
+        description="Number of older metadata files to keep, or `all`: the table's "
+        "`write.metadata.previous-versions-max`.",
     )
     checkpoint_location: str | None = Field(
         default=None,
@@ -250,8 +245,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     commit_timeout: Duration = Field(
         default=60_000,
         gt=0,
-        description="Maximum time for retrying a commit that meets conflicts or a catalog that "
-        "does not respond.",
+        description="Maximum time for retrying a commit.",
     )
 
     @property

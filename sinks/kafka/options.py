@@ -111,8 +111,8 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
     )
     delivery: Literal["exactly-once", "at-least-once"] = Field(
         default="exactly-once",
-        description="Guarantee of the sink: transactions that the driver ends (`exactly-once`), or "
-        "an idempotent producer (`at-least-once`).",
+        description="Transactions that the driver ends (`exactly-once`), or an idempotent "
+        "producer (`at-least-once`).",
     )
     id_prefix: str = Field(
         default="krishiv",
@@ -136,14 +136,13 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
         default=1_000_000,
         ge=0,
         validation_alias="kafka.batch.size",
-        description="Maximum size of a batch in bytes, before compression. The topic's "
-        "`max.message.bytes` must allow it.",
+        description="Maximum size of a batch in bytes, before compression, within the topic's "
+        "`max.message.bytes`.",
     )
     value_format: Literal["raw", "avro", "protobuf", "json-schema"] = Field(
         default="raw",
         description="Write the column `value` as bytes (`raw`), or as a record of a schema "
-        "registry (the other forms, with `registry.url`). Without a column `value`, all columns "
-        "but Kafka's are its fields: [kafka-schemas.md](kafka-schemas.md#write).",
+        "registry (the other forms): [kafka-schemas.md](kafka-schemas.md#write).",
     )
     key_format: Literal["raw", "avro", "protobuf", "json-schema"] = Field(
         default="raw", description="The same for the column `key`."
@@ -165,8 +164,8 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
     )
     on_lost_transactions: Literal["repair", "error"] = Field(
         default="repair",
-        description="Action if brokers have aborted a part of a committed epoch: write it again if "
-        "its tasks have the same rows (`repair`), or fail (`error`); see "
+        description="Action if brokers aborted a part of a committed epoch: write it again if "
+        "its rows are the same (`repair`), or fail (`error`); see "
         "[time-outs](kafka-operations.md#time-outs).",
     )
 

@@ -109,27 +109,25 @@ class ChainOptions(SourceOptions):
     path: str | None = Field(default=None, description="Table, as given to `load()`: `first.path`.")
     columns: Names = Field(
         default=(),
-        description="Columns to read, separated by commas. Default: the columns of the table. The "
-        "topics must have all of them.",
+        description="Columns to read, separated by commas. Default: those of the table.",
     )
     max_rows_per_trigger: int | None = Field(
         default=None,
         gt=0,
         description="Maximum number of rows in a batch (offsets, for topics), for each part "
-        "without a limit of its own, such as `first.maxFilesPerTrigger` or "
-        "`then.maxOffsetsPerTrigger`.",
+        "without a limit of its own.",
     )
     landed_by: str | None = Field(
         default=None,
         min_length=1,
-        description="Landing query: its id, or the path or URL of its checkpoint. Needed if the "
-        "table [does not show where its rows end](backfill.md#the-seam).",
+        description="Landing query: its id, or its checkpoint. Needed if the table [does not "
+        "show where its rows end](backfill.md#the-seam).",
     )
     snapshot: int | None = Field(
         default=None,
         validation_alias=AliasChoices("snapshot", "snapshotId"),
-        description="Snapshot of the table to read, whose rows end at `then.startingOffsets`. "
-        "Needed for a table that does not record where its rows end.",
+        description="Snapshot of the table whose rows end at `then.startingOffsets`, if the "
+        "table does not record where its rows end.",
     )
 
     @model_validator(mode="after")

@@ -196,19 +196,19 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     starting_offsets: Offsets | None = Field(
         default=None,
-        description="Start of a new query: `earliest` (default of batches), `latest` (default of "
-        'streams), or JSON for each partition, `{"orders": {"0": 23, "1": -2}}`; -2 is '
-        "earliest, -1 latest.",
+        description="Start of a new query: `earliest` (default of batches), `latest` (default "
+        'of streams), or JSON by partition, `{"orders": {"0": 23, "1": -2}}`; -2 is earliest, '
+        "-1 latest.",
     )
     starting_timestamp: Moment | None = Field(
         default=None,
-        description="Start at the first record with this timestamp or later (epoch milliseconds, "
-        "UTC). Takes precedence over the other starting options.",
+        description="Start at the first record with this timestamp or later (epoch "
+        "milliseconds). Takes precedence over the other starts.",
     )
     starting_offsets_by_timestamp: Moments | None = Field(
         default=None,
-        description="Start as with `startingTimestamp`, as JSON for each partition: "
-        '`{"orders": {"0": 1700000000000}}`. Takes precedence over `startingOffsets`.',
+        description='The same by partition: `{"orders": {"0": 1700000000000}}`. Takes '
+        "precedence over `startingOffsets`.",
     )
     starting_offsets_by_timestamp_strategy: Literal["error", "latest"] = Field(
         default="error",
@@ -236,8 +236,8 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         default=None,
         gt=0,
         validation_alias=_choices("maxOffsetsPerTrigger", "maxRowsPerTrigger"),
-        description="Maximum number of offsets in a batch, shared in proportion to the backlog of "
-        "each partition, with at least one for each.",
+        description="Maximum number of offsets in a batch, shared in proportion to the backlog "
+        "of each partition.",
     )
     min_offsets_per_trigger: int | None = Field(
         default=None,
@@ -252,8 +252,7 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     min_partitions: int | None = Field(
         default=None,
         gt=0,
-        description="Minimum number of tasks of a batch; large Kafka partitions are split to reach "
-        "it.",
+        description="Minimum number of tasks of a batch: large partitions are split.",
     )
     max_records_per_partition: int | None = Field(
         default=None, gt=0, description="Maximum number of offsets per task."
@@ -261,8 +260,8 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     offsets_together: int = Field(
         default=10_000,
         ge=0,
-        description="Partitions that together have no more new offsets than this share a task; 0 "
-        "gives each its own.",
+        description="Partitions with fewer new offsets than this together share a task; 0 gives "
+        "each its own.",
     )
     include_headers: bool = Field(default=False, description="Add a column `headers`.")
     columns: Names = Field(
@@ -272,14 +271,13 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     value_format: Literal["raw", "json", "avro", "protobuf", "json-schema"] = Field(
         default="raw",
-        description="Replace the columns by the fields of the values: JSON (`json`, with "
-        "`valueSchema`), or with a schema registry (`registry.url`) `avro`, `protobuf` or "
-        "`json-schema`.",
+        description="Columns from the values: JSON (`json`, with `valueSchema`), or by a schema "
+        "registry (`registry.url`) `avro`, `protobuf` or `json-schema`.",
     )
     key_format: Literal["raw", "avro", "protobuf", "json-schema"] = Field(
         default="raw",
-        description="Decode keys: the column `key` has the fields of the schema in the registry "
-        "(`avro`, `protobuf`, `json-schema`), as a STRUCT.",
+        description="Decode keys by the schema registry (`avro`, `protobuf`, `json-schema`): "
+        "the column `key` is a STRUCT.",
     )
     registry: Annotated[RegistrySettings | None, BeforeValidator(_registry)] = Field(
         default=None,
@@ -295,35 +293,34 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     )
     bad_records: Literal["fail", "null", "divert"] = Field(
         default="fail",
-        description="Action for a value that does not fit the schema: `fail`; `null`: nulls in its "
-        "fields; `divert`: nulls, the value in `_raw` and the reason in `_error`.",
+        description="Action for a value that does not fit the schema: `fail`; `null`: nulls in "
+        "its fields; `divert`: also the value in `_raw` and the reason in `_error`.",
     )
     null_values: Literal["keep", "drop", "bad"] | None = Field(
         default=None,
         description="Action for a record without a value (a tombstone): `keep` it with nulls "
-        "(default, with a warning), `drop` it, or treat it as a `bad` value.",
+        "(default, with a warning), `drop` it, or treat it as `bad`.",
     )
     unknown_fields: Literal["ignore", "count", "fail", "keep"] = Field(
         default="ignore",
-        description="Action for JSON fields outside of the schema: `ignore`, `count` them in the "
-        "log, `fail`, or `keep` them as JSON in a column `_unknown`.",
+        description="Action for JSON fields outside of the schema: `ignore`, `count` in the "
+        "log, `fail`, or `keep` as JSON in a column `_unknown`.",
     )
     time_zone: Zone | None = Field(
         default=None,
-        description="Time zone of times without one in JSON values, for TIMESTAMP. By default, "
-        "such a value is bad.",
+        description="Time zone of JSON times without one, for TIMESTAMP. By default, such a "
+        "value is bad.",
     )
     epoch_unit: Units | None = Field(
         default=None,
-        description="Unit of times that are numbers since 1970 in JSON values: `s`, `ms`, `us` or "
-        '`ns`; or JSON for single fields, `{"at": "ms", "day": "d"}`. By default, such a '
-        "value is bad.",
+        description="Unit of JSON times that are numbers since 1970: `s`, `ms`, `us` or `ns`; "
+        'or JSON by field, `{"at": "ms", "day": "d"}`. By default, such a value is bad.',
     )
     group_id: str | None = Field(
         default=None,
         validation_alias=_choices("groupId", "group.id"),
-        description="Consumer group to which the position is committed after each batch, so that "
-        "Kafka's tools show the lag. The query does not join it, and never starts from it.",
+        description="Consumer group to which the position is committed after each batch, so "
+        "that Kafka's tools show the lag. The query does not join it.",
     )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         default="read_committed",
@@ -333,8 +330,8 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     idle_timeout: Duration = Field(
         default=30_000,
         ge=0,
-        description="Time by which the newest record of a partition may be older than that of "
-        "another before the watermark ignores the partition.",
+        description="A partition is ignored by the watermark if its newest record is older than "
+        "that of another by more than this.",
     )
     max_skew: Duration | None = Field(
         default=None,
@@ -351,8 +348,8 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         default=INFLATED_BYTES,
         gt=0,
         le=2**30,
-        description="Maximum size of a [decompressed batch of records]"
-        "(kafka-operations.md#batches-that-become-too-large), and of the headers of one record.",
+        description="Maximum size of a [decompressed batch of "
+        "records](kafka-operations.md#batches-that-become-too-large), and of a record's headers.",
     )
     bad_batches: Literal["fail", "skip"] = Field(
         default="fail",

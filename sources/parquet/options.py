@@ -59,13 +59,12 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
 
     path: str = Field(
         validation_alias=AliasChoices("path", "parquet.path"),
-        description="Folder, file or glob (`*`, `?`, `[ab]`, `{a,b}`) on a file system that "
-        "every worker shares, in a bucket or on HDFS.",
+        description="Folder, file or glob (`*`, `?`, `[ab]`, `{a,b}`) that every worker can "
+        "read.",
     )
     moved_from: str | None = Field(
         default=None,
-        description="Stream: previous `path` of the files, if all of them were moved since the "
-        "query last ran.",
+        description="Stream: previous `path`, if all files were moved since the query last ran.",
     )
     max_files_per_trigger: int | None = Field(
         default=10_000, gt=0, description="Maximum number of files in a batch."
@@ -73,8 +72,8 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
     max_file_age: Duration = Field(
         default=7 * 86_400_000,
         ge=0,
-        description="Maximum age of a file when it appears, compared with the newest file that was "
-        "read. Older files are skipped. It has no effect with `latestFirst` or in batch reads.",
+        description="Maximum age of a file when it appears, compared with the newest file that "
+        "was read. Older files are skipped. Not for `latestFirst` and batch reads.",
     )
     latest_first: bool = Field(
         default=False,
@@ -97,14 +96,13 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
     )
     fail_on_data_loss: bool = Field(
         default=True,
-        description="Fail if a chosen file, or one of a `krishiv-parquet` epoch, was deleted or "
-        "changed. With `false`, missing files are skipped, and changed files are read in their "
-        "current form.",
+        description="Fail if a chosen file was deleted or changed. With `false`, missing files "
+        "are skipped, and changed ones are read in their current form.",
     )
     bad_files: Literal["fail", "skip"] = Field(
         default="fail",
-        description="Action for a damaged file: `fail`, or `skip` it. With `skip`, the footer of "
-        "each file is read before the file is chosen.",
+        description="Action for a damaged file: `fail`, or `skip` it. `skip` reads each footer "
+        "before the file is chosen.",
     )
     max_partition_bytes: ByteSize = Field(
         default=128 * 2**20,
@@ -113,19 +111,18 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
     )
     starting_offsets: Literal["earliest", "latest"] = Field(
         default="earliest",
-        description="Start of a new query. With `latest`, complete files that exist when the "
-        "query first runs count as read.",
+        description="Start of a new query. With `latest`, files that exist at its first run "
+        "count as read.",
     )
     time_zone: Zone | None = Field(
         default=None,
-        description="Time zone of times that have none and are read as TIMESTAMP, in columns and "
-        "in names of partition folders. By default, such times are an error.",
+        description="Time zone of times without one that are read as TIMESTAMP, in columns and "
+        "folder names. By default, they are an error.",
     )
     datetime_rebase_mode: RebaseMode | None = Field(
         default=None,
-        description="Calendar of old dates and times in files that do not record their version of "
-        "Spark: `LEGACY`, `CORRECTED` or `EXCEPTION` "
-        "([old calendars](parquet-unusual-files.md#old-calendars)).",
+        description="Calendar of old dates in files that do not record their version of Spark: "
+        "`LEGACY`, `CORRECTED` or `EXCEPTION` ([old calendars](parquet.md#old-calendars)).",
     )
     int96_rebase_mode: RebaseMode | None = Field(
         default=None, description="Calendar of INT96 timestamps, with the same values."
