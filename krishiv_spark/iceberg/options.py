@@ -146,8 +146,7 @@ class IcebergOptions(StorageOptions):
         default=MAX_METADATA_BYTES,
         gt=0,
         validation_alias=AliasChoices("maxMetadataBytes", "max_metadata_bytes"),
-        description="Largest metadata file that is read, after decompression (SQL catalogs, "
-        "Glue).",
+        description="Largest metadata file that is read, after decompression (SQL catalogs, Glue).",
     )
     data_files_within: Literal["table", "warehouse", "any"] | None = Field(
         default=None,

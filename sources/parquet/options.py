@@ -59,8 +59,7 @@ class ParquetSourceOptions(SourceOptions, StorageOptions):
 
     path: str = Field(
         validation_alias=AliasChoices("path", "parquet.path"),
-        description="Folder, file or glob (`*`, `?`, `[ab]`, `{a,b}`) that every worker can "
-        "read.",
+        description="Folder, file or glob (`*`, `?`, `[ab]`, `{a,b}`) that every worker can read.",
     )
     moved_from: str | None = Field(
         default=None,
