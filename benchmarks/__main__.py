@@ -21,7 +21,9 @@ from benchmarks import (
     ends,
     epochs,
     iceberg_bulk,
+    iceberg_compactions,
     iceberg_files,
+    iceberg_growth,
     iceberg_mirrors,
     iceberg_rates,
     iceberg_triggers,
@@ -82,6 +84,8 @@ TOPICS = (
     iceberg_triggers,
     iceberg_bulk,
     iceberg_upserts,
+    iceberg_growth,
+    iceberg_compactions,
     iceberg_rates,
     iceberg_files,
     delta_rates,
@@ -123,6 +127,8 @@ _console = Console()
 @click.option("--all", "every", is_flag=True, help="Those that take many minutes as well.")
 @click.option("--folder", default="/tmp", type=_FOLDER, help="What is written to a disk goes here.")
 @click.option("--list", "listed", is_flag=True, help="Name the benchmarks.")
+@click.option("--size", multiple=True, metavar="NAME=N", help="Of a benchmark; --list names them.")
+@click.option("--keep", type=_FOLDER, help="Long ones keep their state there, and continue.")
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="For Spark; repeatable.")
 @click.option("--fast-start", "fast", is_flag=True, help="With krishiv_spark.fast_start.")
 @click.option("--json", type=_FILE, help="Write the result there.")
@@ -150,6 +156,7 @@ def main(**given: Any) -> None:
         _show_names(chosen)
         return
     _refuse(given)
+    _sizes(chosen, given)
     earlier = _earlier(given["compare"])
     results = _measured(chosen, given, earlier)
     found = changes(earlier, results) if earlier else []
@@ -191,6 +198,19 @@ def _refuse(given: dict[str, Any]) -> None:
             raise click.UsageError(f"--conf {text}: write KEY=VALUE")
 
 
+def _sizes(chosen: Sequence[Benchmark], given: dict[str, Any]) -> dict[str, int]:
+    """Return the sizes of ``--size``, which a chosen benchmark must have."""
+    known = {name for item in chosen for name in item.sizes}
+    found: dict[str, int] = {}
+    for text in given["size"]:
+        name, _, number = text.partition("=")
+        if name not in known or not number.isdecimal() or int(number) < 1:
+            sizes = ", ".join(sorted(known)) or "none"
+            raise click.UsageError(f"--size {text}: write NAME=N, of these sizes: {sizes}")
+        found[name] = int(number)
+    return found
+
+
 def _earlier(file: Path | None) -> Results | None:
     try:
         return load(file) if file else None
@@ -211,7 +231,9 @@ def _measured(
         return _command({**given, "every": False, "only": [name]}, taken.versions["pyspark"])
 
     profiles, start = given["profile"], _start(given)
-    suite = Suite(chosen, taken.quick, profiles, given["folder"], start, key, repeat, _console)
+    more = (_sizes(chosen, given), given["keep"])
+    folder = given["folder"]
+    suite = Suite(chosen, taken.quick, profiles, folder, start, key, repeat, _console, *more)
     names = [item.name for item in chosen]
     shown = Shown(_console, Clock(names, _durations(earlier, quick=taken.quick)))
     outcomes = suite.outcomes(shown)
@@ -251,7 +273,7 @@ def _taken(chosen: Sequence[Benchmark], given: dict[str, Any]) -> Taken:
 def _command(given: dict[str, Any], pyspark: str) -> str:
     """Return the command that repeats the figures elsewhere, without the paths of results."""
     flags = [flag for flag, name in _FLAGS if given[name]]
-    named = (("--conf", given["conf"]), ("--only", given["only"]))
+    named = (("--size", given["size"]), ("--conf", given["conf"]), ("--only", given["only"]))
     pairs = [word for option, texts in named for text in texts for word in (option, text)]
     return shlex.join(["./run", "bench", *_line(pyspark), *flags, *pairs])
 
@@ -280,7 +302,8 @@ def _durations(earlier: Results | None, *, quick: bool) -> dict[str, float]:
 
 def _show_names(chosen: Sequence[Benchmark]) -> None:
     for item in chosen:
-        _console.print(f"{item.name:24} {item.about}{' (with --all)' * item.long}")
+        sizes = f" (--size: {', '.join(item.sizes)})" if item.sizes else ""
+        _console.print(f"{item.name:24} {item.about}{' (with --all)' * item.long}{sizes}")
 
 
 def _show_left_out(chosen: Sequence[Benchmark], given: dict[str, Any]) -> None:

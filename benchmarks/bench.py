@@ -38,6 +38,9 @@ class Run:
         bucket: Starts the S3 that all benchmarks share, at the first call.
         absent: The peers that cannot be had, and why.
         costs: What Spark uses meanwhile.
+        sizes: Sizes that the user asks for, by name; see `size`.
+        kept: A folder in which long benchmarks keep their state, to continue after an interrupt;
+            None to keep none.
     """
 
     quick: bool
@@ -49,6 +52,23 @@ class Run:
     bucket: Callable[[], Bucket]
     absent: Mapping[Peer, str]
     costs: Costs
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    kept: Path | None = None
+
+    def size(self, name: str, usual: int, quick: int) -> int:
+        """Return a size: the one that was asked for, or else the usual one or that of `quick`."""
+        return self.sizes.get(name, quick if self.quick else usual)
+
+    @contextmanager
+    def workplace(self, name: str) -> Iterator[Path]:
+        """Yield a folder on the disk: a new one, or one that later runs find again (`kept`)."""
+        if self.kept is None:
+            with scratch(self.folder) as folder:
+                yield folder
+        else:
+            folder = self.kept / name
+            folder.mkdir(parents=True, exist_ok=True)
+            yield folder
 
     @property
     def printed(self) -> Path:
@@ -67,6 +87,7 @@ class Benchmark:
         peers: Connectors beside which ours are measured, except for those that Spark brings itself.
         alone: Whether there is something to measure without the peers.
         long: Whether it takes so many minutes that it runs only if it is asked for.
+        sizes: Names of the sizes that ``--size`` can set.
     """
 
     name: str
@@ -75,6 +96,7 @@ class Benchmark:
     peers: tuple[Peer, ...] = field(default=())
     alone: bool = False
     long: bool = False
+    sizes: tuple[str, ...] = field(default=())
 
     @property
     def about(self) -> str:
@@ -98,11 +120,12 @@ def benchmark(
     peers: tuple[Peer, ...] = (),
     alone: bool = False,
     long: bool = False,
+    sizes: tuple[str, ...] = (),
 ) -> Callable[[Measure], Measure]:
     """Make a function known under a name; the rest as in `Benchmark`."""
 
     def known(run: Measure) -> Measure:
-        BENCHMARKS[name] = Benchmark(name, run, needs, peers, alone, long)
+        BENCHMARKS[name] = Benchmark(name, run, needs, peers, alone, long, sizes)
         return run
 
     return known

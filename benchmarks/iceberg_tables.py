@@ -90,9 +90,15 @@ class Warehouse:
         opened.delete()
         shutil.rmtree(f"{opened.location()}/data")
 
-    def open_peer(self, spark: Any) -> None:
-        """Make it known to Spark, by its name, as a catalog of Iceberg's own connector."""
-        _ = self.catalog  # the file is there
+    def open_peer(self, spark: Any, *, is_new: bool = True) -> None:
+        """Make it known to Spark, by its name, as a catalog of Iceberg's own connector.
+
+        Args:
+            spark: The session.
+            is_new: Whether its file has to be created.
+        """
+        if is_new:
+            _ = self.catalog
         given = {
             "": "org.apache.iceberg.spark.SparkCatalog",
             ".catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",

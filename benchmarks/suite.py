@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ class Suite:
         taken: What results call this run.
         repeat: The command that repeats a benchmark.
         console: For what goes wrong.
+        sizes: As those of `Run`.
+        kept: As that of `Run`.
     """
 
     chosen: Sequence[Benchmark]
@@ -55,6 +57,8 @@ class Suite:
     taken: str
     repeat: Callable[[str], str]
     console: Console
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    kept: Path | None = None
 
     def outcomes(self, shown: Shown) -> dict[str, Outcome]:
         """Run them, one after the other; an interrupt leaves out the rest."""
@@ -77,9 +81,9 @@ class Suite:
         spark = functools.cache(lambda: self._session(stack, place, peers))
         bucket = functools.cache(lambda: stack.enter_context(open_bucket(store)))
         profile = self.profiles is not None
-        return Run(
-            self.quick, profile, shown.told, place, spark, kafka, bucket, absent, Costs(spark)
-        )
+        told, costs = shown.told, Costs(spark)
+        given = (told, place, spark, kafka, bucket, absent, costs, self.sizes, self.kept)
+        return Run(self.quick, profile, *given)
 
     def _session(self, stack: ExitStack, folder: Path, peers: Mapping[Peer, Sequence[Path]]) -> Any:
         """Spark, with the connectors beside which ours are measured."""
