@@ -7,9 +7,10 @@ PySpark. Rows are chosen by Iceberg-Java's scan and by its residual filters.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from pyspark import SparkConf
@@ -44,6 +45,19 @@ class JavaTables:
         conf = self._jvm.org.apache.hadoop.conf.Configuration()
         io = self._iceberg.hadoop.HadoopFileIO(conf)
         return self._iceberg.BaseTable(self._iceberg.StaticTableOperations(location, io), "t")
+
+    def open_table(self, warehouse: Path, name: str) -> Any:
+        """Return a table of the embedded catalog of a warehouse, which Iceberg-Java may change."""
+        catalog = self._iceberg.jdbc.JdbcCatalog()
+        catalog.setConf(self._jvm.org.apache.hadoop.conf.Configuration())
+        uri = f"jdbc:sqlite:{warehouse}/catalog.db?busy_timeout=20000"
+        catalog.initialize("krishiv", {"uri": uri, "warehouse": str(warehouse)})
+        return catalog.loadTable(self._iceberg.catalog.TableIdentifier.parse(name))
+
+    def rows(self, location: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return some columns of the table of a metadata file, as rows."""
+        rows = self._iceberg.data.IcebergGenerics.read(self.table(location)).build()
+        return [tuple(row.getField(name) for name in columns) for row in _each(rows)]
 
     def condition(self, column: str, operator: str, *literals: Any) -> Any:
         """Return a condition with the meaning of `rowFilter`: null is in no list, and any other
