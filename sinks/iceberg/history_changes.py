@@ -13,10 +13,12 @@ from krishiv_spark.arrow.compute import pc
 from krishiv_spark.changes.change_origins import OFFSET, SNAPSHOT
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.iceberg.history_spec import split_positions
 from krishiv_spark.sinks.iceberg.upsert_staging import (
     DELETES,
     KEPT,
     ORDER,
+    PARTITION,
     PLACE,
     READ,
     TIME,
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
 
 __all__ = ["HistoryChanges"]
+
+_MOST_TEXT = 60
 
 
 class HistoryChanges(EpochChanges):
@@ -76,7 +80,8 @@ class HistoryChanges(EpochChanges):
     @cached_property
     def _control(self) -> pa.Table:
         """The columns of all changes that determine the versions, in a fixed order."""
-        further = [PLACE, ORDER, KEPT] if self._spec.is_of_records else [self._spec.rank_column]
+        of_records = [PLACE, ORDER, KEPT, PARTITION]
+        further = of_records if self._spec.is_of_records else [self._spec.rank_column]
         names = list(dict.fromkeys([*self._spec.keys, DELETES, TIME, READ, *further]))
         read = to_sortable(pa.Table.from_batches(self.read_batches(names)).select(names))
         for name in self._spec.keys:
@@ -106,17 +111,18 @@ class HistoryChanges(EpochChanges):
         deletes = np.r_[np.zeros(count, np.bool_), control[DELETES].to_numpy()]
         reads = np.r_[np.zeros(count, np.bool_), control[READ].to_numpy()]
         places = _join(rows[spec.rank_column], control[self._rank_name])
-        arrivals, redundant = np.arange(size), np.zeros(count + size, np.bool_)
+        arrivals, end_ranks = np.arange(size), np.full(count, -1)
         if spec.is_of_records:
             reads = np.asarray(pc.starts_with(places, SNAPSHOT))
-            places = pc.replace_substring_regex(places, f"^{SNAPSHOT}", "")
-            redundant = _find_redundant(places, groups, deletes)
-            arrivals = pc.fill_null(control[ORDER], 0).to_numpy()
-        ranks = pc.rank(places, "ascending", tiebreaker="dense")
+            ranks, end_ranks = _rank_positions(places, groups, deletes, count)
+            arrivals = _number_arrivals(control, groups[count:], ranks[count:])
+        else:
+            found_ranks = pc.rank(places, "ascending", tiebreaker="dense")
+            ranks = np.asarray(found_ranks).astype(np.int64)
         columns = spec.columns
         events = Events(
             groups,
-            np.where(redundant, -1, np.asarray(ranks).astype(np.int64)),
+            ranks,
             np.r_[_to_micros(rows[columns.valid_from]), _to_micros(control[TIME])],
             np.r_[_to_micros(rows[columns.valid_to], NEVER), np.full(size, NEVER)],
             np.r_[np.zeros(count, np.int64), arrivals],
@@ -124,20 +130,58 @@ class HistoryChanges(EpochChanges):
             reads,
             count,
             np.full(keys.num_rows, is_complete),
+            end_ranks,
         )
         events.complete[:] |= ~events.have_current()
         return events
+
+    def describe(self, change: int) -> str:
+        """Return key, position and time of a change, by its number among the changes."""
+        row = self._control.slice(change, 1)
+        keys = [f"{name} = {str(row[name][0])[:_MOST_TEXT]!r}" for name in self._spec.keys]
+        return f"{', '.join(keys)} at {row[PLACE][0]} of {row[TIME][0]}"
+
+    def list_positions(self, changes: Numbers) -> pa.Array:
+        """Return the positions of changes, by their numbers among the changes; null for -1."""
+        places = pa.chunked_array(self._control[PLACE].chunks, pa.string())
+        return places.take(pa.array(np.maximum(changes, 0), mask=changes < 0)).combine_chunks()
 
     @property
     def _rank_name(self) -> str:
         return PLACE if self._spec.is_of_records else self._spec.rank_column
 
 
-def _find_redundant(places: pa.Array, groups: Numbers, deletes: Flags) -> Flags:
+def _rank_positions(
+    places: pa.Array, groups: Numbers, deletes: Flags, count: int
+) -> tuple[Numbers, Numbers]:
+    """Return the ranks of the positions of events, and those of deletes that ended versions.
+
+    Args:
+        places: The positions, of versions with that of the delete.
+        groups: The number of each event's key.
+        deletes: Whether it is a change that deletes.
+        count: Number of versions of the table, the first ones.
+
+    Raises:
+        CommitRejected: As `_find_redundant`.
+    """
+    opened, ended = split_positions(places.slice(0, count))
+    of_changes = places.slice(count)
+    bare = pc.replace_substring_regex(pa.concat_arrays([opened, of_changes]), f"^{SNAPSHOT}", "")
+    reads = np.asarray(pc.starts_with(places, SNAPSHOT))
+    redundant = _find_redundant(bare, groups, deletes, reads)
+    found = pc.rank(pa.concat_arrays([bare, ended]), "ascending", tiebreaker="dense")
+    ranks = np.asarray(found).astype(np.int64)
+    of_ends = np.where(ended.is_null(), -1, ranks[len(bare) :])
+    return np.where(redundant, -1, ranks[: len(bare)]), of_ends
+
+
+def _find_redundant(places: pa.Array, groups: Numbers, deletes: Flags, reads: Flags) -> Flags:
     """Return the deletes by tombstones whose row is deleted by an event, too.
 
-    A tombstone has only an offset. Of other events, all or none of a topic have a position in the
-    database's log.
+    A tombstone has only an offset. Of other changes, all or none of a topic have a position in the
+    database's log. Rows that a snapshot has read may lack it: their positions are not compared with
+    those of changes.
 
     Raises:
         CommitRejected: If a key has positions of both kinds.
@@ -145,14 +189,30 @@ def _find_redundant(places: pa.Array, groups: Numbers, deletes: Flags) -> Flags:
     of_kafka = np.asarray(pc.starts_with(places, OFFSET))
     in_log = np.zeros(int(groups.max(initial=-1)) + 1, np.bool_)
     in_log[groups[~of_kafka]] = True
-    mixed = of_kafka & in_log[groups]
+    mixed = of_kafka & in_log[groups] & ~reads
     if (mixed & ~deletes).any():
         raise CommitRejected(
             f"{FORMAT}: events of one row have positions of two kinds, in the database's log and "
-            "in the topic, which cannot be compared: the form of the events has changed. Nothing "
-            "was committed. Write the events of the other form into a new table"
+            "in the topic, which cannot be compared: the form of the events has changed. (Rows "
+            "alone have positions in the log only with '__lsn' and a flag of deletes, '__deleted'.)"
+            " Nothing was committed. Write the events of the other form into a new table"
         )
     return mixed
+
+
+def _number_arrivals(control: pa.Table, groups: Numbers, ranks: Numbers) -> Numbers:
+    """Return the order of changes: by offset, or by position for a key in several partitions.
+
+    A key is in two of them after a topic got more partitions.
+    """
+    partitions = pc.fill_null(control[PARTITION], "").combine_chunks().dictionary_encode()
+    numbers = np.asarray(partitions.indices).astype(np.int64)
+    lowest = np.full(int(groups.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    highest = np.full(len(lowest), -1)
+    np.minimum.at(lowest, groups, numbers)
+    np.maximum.at(highest, groups, numbers)
+    offsets: Numbers = pc.fill_null(control[ORDER], 0).to_numpy()
+    return np.where((lowest < highest)[groups], ranks, offsets)
 
 
 def _join(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:

@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = ["HistoryColumns", "HistorySpec", "LateRows"]
+__all__ = ["HistoryColumns", "HistorySpec", "LateRows", "add_ends", "split_positions"]
 
 LateRows: TypeAlias = Literal["insert", "ignore", "fail"]
 
 _LATE: Sequence[LateRows] = ("insert", "ignore", "fail")
+
+_END = "/"
+"""Separates the position of a version from that of the delete that ended it."""
 
 _DELETES_SINCE = 2
 """The format version that introduced delete files."""
@@ -248,3 +251,27 @@ class HistorySpec(UpsertSpec):
         else:
             reads = pc.is_in(pc.ascii_lower(batch.column(self.op).cast(pa.string())), _READ_OPS)
         return batch.append_column(TIME, times).append_column(READ, reads)
+
+
+# --- the position of a version
+
+
+def split_positions(places: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the positions of the changes that opened versions, and of the deletes that ended them.
+
+    Args:
+        places: The values of the column; the second result is null where no delete ended it.
+    """
+    ended = pc.extract_regex(places, f"{_END}(?P<end>.*)$")
+    return pc.replace_substring_regex(places, f"{_END}.*$", ""), pc.struct_field(ended, "end")
+
+
+def add_ends(places: pa.Array, ends: pa.Array) -> pa.Array:
+    """Return the values of the column for versions that deletes have ended.
+
+    Args:
+        places: The values before.
+        ends: The positions of the deletes; null where there is none.
+    """
+    both = pc.binary_join_element_wise(places, ends, _END)
+    return pc.if_else(ends.is_valid(), both, places)

@@ -20,7 +20,8 @@ from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges
 from krishiv_spark.sinks.iceberg.history_changes import HistoryChanges
-from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
+from krishiv_spark.sinks.iceberg.history_spec import HistorySpec, add_ends
+from krishiv_spark.sinks.iceberg.new_changes import are_doubtful, find_new_changes
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
 from krishiv_spark.sinks.iceberg.stored_versions import FoundVersions, VersionLookup
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
@@ -40,6 +41,7 @@ from krishiv_spark.sinks.iceberg.version_chains import (
     arrange_records,
     arrange_rows,
     compute_intervals,
+    find_deletes_after,
     find_late,
 )
 from krishiv_spark.sinks.iceberg.version_values import VersionValues
@@ -58,6 +60,7 @@ class _EpochVersions:
     Attributes:
         events: The events.
         intervals: Their intervals.
+        deletes: For each event the number of the delete that ends its version; -1 for none.
         found: The versions of the table among them.
         closed: The numbers of the versions of the table whose intervals change, ascending.
         opened: The numbers of the changes that open versions and have all values, ascending.
@@ -67,6 +70,7 @@ class _EpochVersions:
 
     events: Events
     intervals: Intervals
+    deletes: Numbers
     found: FoundVersions
     closed: Numbers
     opened: Numbers
@@ -78,11 +82,13 @@ class _Arranged(NamedTuple):
     """The events of an epoch in their chains.
 
     Attributes:
+        events: The events.
         values: The values of the versions.
         rows: The rows of versions that keep values of others.
         order: The events, key by key.
     """
 
+    events: Events
     values: VersionValues
     rows: pa.Table
     order: Numbers
@@ -135,15 +141,17 @@ class HistoryUpdate(MergeOnRead):
             found = versions.find_all(keys)
             events = changes.number_events(found.rows, keys, is_complete=True)
             made = self._arrange(table, changes, events, found)
-        order, incomplete = made.order, made.values.incomplete
+        events, order, incomplete = made.events, made.order, made.values.incomplete
         intervals = compute_intervals(events, order)
         stored = np.sort(order[order < events.stored])
         differs = intervals.ends[stored] != events.ends[stored]
         differs |= intervals.starts[stored] != events.times[stored]
         opened = np.sort(order[(order >= events.stored) & ~events.deletes[order]])
         complete = np.setdiff1d(opened, incomplete, assume_unique=True)
+        deletes = find_deletes_after(events, order)
+        closed = stored[differs]
         return _EpochVersions(
-            events, intervals, found, stored[differs], complete, incomplete, made.rows
+            events, intervals, deletes, found, closed, complete, incomplete, made.rows
         )
 
     def _arrange(
@@ -151,35 +159,50 @@ class HistoryUpdate(MergeOnRead):
     ) -> _Arranged:
         """Return the chains, without rows that a snapshot has read and that open no version."""
         columns = self._upsert_spec.without_added(to_arrow_columns(table.schema()))
-        values = VersionValues(columns, events, self._order_events(events), changes, found)
+        events, order = self._order_events(changes, events)
+        values = VersionValues(columns, events, order, changes, found)
         is_null = self._options.missing_values == "null"
         rows = values.complete(self._upsert_spec.keys, missing_is_null=is_null)
-        return _Arranged(values, rows, values.drop_equal_reads(rows))
+        return _Arranged(events, values, rows, values.drop_equal_reads(rows))
 
     def _needs_more(self, events: Events) -> bool:
         """Return True if all versions of a key are needed, and perhaps not all were found.
 
-        These are the keys of late rows, and those whose current version was read by a snapshot that
-        started after a change: the start of the version depends on whether it is the first one.
-        """
-        groups = events.groups
-        if not self._upsert_spec.is_of_records:
-            late = find_late(events, events.changes)
-            return not events.complete[groups[late]].all()
-        current = events.current[events.reads[events.current]]
-        starts = np.full(len(events.complete), -NEVER, np.int64)
-        starts[groups[current]] = events.times[current]
-        is_earlier = events.times[events.changes] < starts[groups[events.changes]]
-        return bool((is_earlier & ~events.reads[events.changes]).any())
-
-    def _order_events(self, events: Events) -> Numbers:
-        """Return the events of the chains.
-
-        Raises:
-            CommitRejected: If rows are late, and must not be.
+        These are the keys of late rows, and those of changes that do not follow the current
+        version.
         """
         if self._upsert_spec.is_of_records:
-            return arrange_records(events)
+            return are_doubtful(events)
+        late = find_late(events, events.changes)
+        return not events.complete[events.groups[late]].all()
+
+    def _order_events(self, changes: HistoryChanges, events: Events) -> tuple[Events, Numbers]:
+        """Return the events, and those of the chains in their order.
+
+        Raises:
+            CommitRejected: If changes are late or unclear, and must not be.
+        """
+        if self._upsert_spec.is_of_records:
+            return self._order_records(changes, events)
+        return events, self._order_rows(events)
+
+    def _order_records(self, changes: HistoryChanges, events: Events) -> tuple[Events, Numbers]:
+        rule = self._options.unclear_events
+        found = find_new_changes(events, applies_unclear=rule == "apply")
+        if len(found.unclear) and rule != "ignore":
+            first = changes.describe(int(found.unclear[0]) - events.stored)
+            raise CommitRejected(
+                f"{FORMAT}: {len(found.unclear)} events are neither new nor repeated ones: their "
+                "positions are not higher and their times not newer than those of their rows, "
+                f"and no version has these positions. The first is of the row with {first}. "
+                "Nothing was committed. If the database was moved to a server whose clock is "
+                "behind, set 'unclearEvents' = 'apply': they are the newest changes. If they are "
+                "events from before this history, or from another partition of a topic that got "
+                "more of them, set it to 'ignore'"
+            )
+        return found.events, arrange_records(found.events, found.order)
+
+    def _order_rows(self, events: Events) -> Numbers:
         order = arrange_rows(events)
         late = find_late(events, order[order >= events.stored])
         if len(late) and self._upsert_spec.late == "fail":
@@ -197,14 +220,14 @@ class HistoryUpdate(MergeOnRead):
         flags = np.zeros(len(plan.events.groups) - plan.events.stored, np.bool_)
         flags[plan.opened - plan.events.stored] = True
         new = filter_rows(changes.read_batches(), flags)
-        yield from self._set_columns(map(self._to_row, new), plan.opened, plan)
+        yield from self._set_columns(changes, map(self._to_row, new), plan.opened, plan)
         flags[:] = False
         flags[plan.completed - plan.events.stored] = True
         yield from self._set_columns(
-            self._complete_rows(changes, flags, plan), plan.completed, plan
+            changes, self._complete_rows(changes, flags, plan), plan.completed, plan
         )
         closed = plan.found.read_rows(plan.closed)
-        yield from self._set_columns(closed, plan.closed, plan)
+        yield from self._set_columns(changes, closed, plan.closed, plan)
 
     def _to_row(self, change: pa.RecordBatch) -> pa.RecordBatch:
         """Return changes as rows of the table, without their intervals."""
@@ -222,11 +245,16 @@ class HistoryUpdate(MergeOnRead):
         yield from rows.to_batches()
 
     def _set_columns(
-        self, batches: Iterator[pa.RecordBatch], numbers: Numbers, plan: _EpochVersions
+        self,
+        changes: HistoryChanges,
+        batches: Iterator[pa.RecordBatch],
+        numbers: Numbers,
+        plan: _EpochVersions,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows with their intervals.
+        """Yield rows with their intervals, and the positions of deletes that end them.
 
         Args:
+            changes: The changes.
             batches: The rows.
             numbers: The numbers of their events.
             plan: Has the intervals.
@@ -242,6 +270,10 @@ class HistoryUpdate(MergeOnRead):
                 columns.valid_to: pa.array(ends, mask=is_current).cast(TIME_TYPE),
                 columns.current: pa.array(is_current),
             }
+            if columns.position is not None:
+                deletes = np.maximum(plan.deletes[own] - plan.events.stored, -1)
+                ends = changes.list_positions(deletes)
+                given[columns.position] = add_ends(batch.column(columns.position), ends)
             rows = batch.select([name for name in batch.schema.names if name not in given])
             for name, values in given.items():
                 rows = rows.append_column(name, values)

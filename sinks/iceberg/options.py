@@ -107,6 +107,14 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
         description="With `scd2` and without `changeFormat`: action for a row older than a "
         "version of its key: `insert` a version into the past, `ignore` it, or `fail`.",
     )
+    unclear_events: Literal["fail", "apply", "ignore"] = Field(
+        default="fail",
+        validation_alias=AliasChoices("unclearEvents", "unclear_events"),
+        description="With `scd2` and `changeFormat`: action for an event that is neither newer "
+        "than the newest version of its row nor known by its position, as after a move to a server "
+        "whose clock is behind: `fail`, `apply` it as the newest change, or `ignore` it. See "
+        "[another server](change-data.md#another-server).",
+    )
     valid_from_column: str = Field(
         default="valid_from",
         min_length=1,
@@ -305,8 +313,8 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
             ValueError: If there is such an option.
         """
         if self.mode != "scd2":
-            names = ("late_rows", "valid_from_column", "valid_to_column", "current_column")
-            for name in ("time_column", *names, "position_column"):
+            columns = ("time", "valid_from", "valid_to", "current", "position")
+            for name in ("late_rows", "unclear_events", *(f"{one}_column" for one in columns)):
                 if name in self.model_fields_set:
                     first, *rest = name.split("_")
                     option = first + "".join(map(str.title, rest))
@@ -321,3 +329,5 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
                 "'timeColumn' and 'lateRows' contradict 'changeFormat', whose events have their "
                 "time and their position"
             )
+        if self.change_format is None and "unclear_events" in self.model_fields_set:
+            raise ValueError("'unclearEvents' requires 'changeFormat'")

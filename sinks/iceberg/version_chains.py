@@ -7,7 +7,7 @@ once, in arrays whose indices are the numbers of the events.
 
 Two rules order a chain. Rows have a column of their order, so that a row may arrive late
 (`arrange_rows`). Records of change data arrive in the order in which the database has committed
-them, except that Debezium repeats some: those are known by their position (`arrange_records`).
+them (`arrange_records`), except those that Debezium repeats (`new_changes`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ __all__ = [
     "Flags",
     "Intervals",
     "Numbers",
+    "accumulate",
+    "accumulate_before",
     "arrange_records",
     "arrange_rows",
     "compute_intervals",
+    "find_deletes_after",
     "find_events_before",
+    "find_firsts",
     "find_late",
 ]
 
@@ -55,6 +59,8 @@ class Events:
         reads: Whether a snapshot has read the row.
         stored: Number of versions of the table.
         complete: By number of a key, whether the events contain all versions that the table has.
+        end_ranks: By number of a version of the table, the place of the delete that ended it; -1
+            for none.
     """
 
     groups: Numbers
@@ -66,6 +72,7 @@ class Events:
     reads: Flags
     stored: int
     complete: Flags
+    end_ranks: Numbers
 
     @property
     def changes(self) -> Numbers:
@@ -120,26 +127,42 @@ class Intervals:
 # --- the order of a chain
 
 
-def arrange_records(events: Events) -> Numbers:
+def arrange_records(events: Events, new: Numbers) -> Numbers:
     """Return the events of the chains of records of change data, key by key.
 
-    A change is repeated if its position is not higher than that of a version that the table has,
-    unless its time is newer: after a move to another server, positions may start again. A row that
-    a snapshot has read is known if it is not newer in both. Positions of changes and of such rows
-    are not compared with one another where the change arrives later: a transaction that was open
-    during the snapshot has lower positions.
+    A row that a snapshot has read is known if another one had its position, or if its time is not
+    newer than all before: a change of a transaction that was open during the snapshot follows it,
+    although it has a lower position and may have an older time.
+
+    Args:
+        events: The events.
+        new: The changes that are new, without rows that a snapshot has read.
     """
-    order = _drop_repeated(events, _sort_by_arrival(events))
-    order = _sort_by_position(events, order)
-    groups, ranks, reads = events.groups[order], events.ranks[order], events.reads[order]
-    is_first = _find_firsts(groups)
-    before = _accumulate_before(is_first, np.where(reads, -1, ranks))
-    before_read = _accumulate_before(is_first, np.where(reads, ranks, -1))
-    highest = np.maximum(events.find_most(events.ranks, ~events.reads)[groups], before)
-    highest_read = np.maximum(events.find_most(events.ranks, events.reads)[groups], before_read)
-    is_newer = events.times[order] > events.find_newest_times()[groups]
-    is_known = (ranks <= highest) | (ranks <= highest_read) | ~is_newer
-    return _drop_idle_deletes(events, _chain(events, order[~(reads & is_known)]))
+    reads = events.changes[events.reads[events.changes]]
+    if len(reads):
+        new = _add_reads(events, new, reads[~_have_known_position(events, reads)])
+    return _drop_idle_deletes(events, _chain(events, new))
+
+
+def _have_known_position(events: Events, reads: Numbers) -> Flags:
+    """Return for each row that a snapshot has read whether one before it had its position."""
+    pairs = events.groups * (int(events.ranks.max(initial=0)) + 1) + events.ranks
+    stored = np.flatnonzero(events.reads[: events.stored])
+    order = reads[np.lexsort((reads, events.arrivals[reads]))]
+    is_first = np.zeros(len(events.groups), np.bool_)
+    is_first[order[np.unique(pairs[order], return_index=True)[1]]] = True
+    return ~is_first[reads] | np.isin(pairs[reads], pairs[stored])
+
+
+def _add_reads(events: Events, new: Numbers, reads: Numbers) -> Numbers:
+    """Return new changes in their order, with the rows that are newer than all before."""
+    both = np.r_[new, reads]
+    both = both[np.lexsort((both, events.arrivals[both], events.groups[both]))]
+    groups, times = events.groups[both], events.times[both]
+    before = accumulate_before(find_firsts(groups), times, _NO_TIME)
+    newest = np.maximum(events.find_newest_times()[groups], before)
+    found: Numbers = both[~events.reads[both] | (times > newest)]
+    return found
 
 
 def _drop_idle_deletes(events: Events, order: Numbers) -> Numbers:
@@ -148,45 +171,10 @@ def _drop_idle_deletes(events: Events, order: Numbers) -> Numbers:
     Such a delete is a tombstone after the event of the deletion, whose time is that of its record
     in Kafka, and which must not move the next version.
     """
-    deletes, is_first = events.deletes[order], _find_firsts(events.groups[order])
+    deletes, is_first = events.deletes[order], find_firsts(events.groups[order])
     follows_version = np.r_[False, ~deletes[:-1]][: len(order)] & ~is_first
     found: Numbers = order[~deletes | follows_version]
     return found
-
-
-def _sort_by_arrival(events: Events) -> Numbers:
-    """Return the changes by key and arrival.
-
-    Tombstones beside the event of their deletion are left out: they have no position.
-    """
-    changes = events.changes[events.ranks[events.changes] >= 0]
-    order: Numbers = changes[
-        np.lexsort((changes, events.arrivals[changes], events.groups[changes]))
-    ]
-    return order
-
-
-def _drop_repeated(events: Events, order: Numbers) -> Numbers:
-    """Return the changes without repeated ones, of the table or of the epoch; all rows read."""
-    groups, ranks, reads = events.groups[order], events.ranks[order], events.reads[order]
-    is_above = ranks > events.find_most(events.ranks, ~events.reads)[groups]
-    is_newer = events.times[order] > events.find_newest_times()[groups]
-    pairs = 2 * (groups * (int(ranks.max(initial=0)) + 1) + ranks) + reads
-    is_first = np.zeros(len(order), np.bool_)
-    is_first[np.unique(pairs, return_index=True)[1]] = True
-    return order[reads | (is_first & (is_above | is_newer))]
-
-
-def _sort_by_position(events: Events, order: Numbers) -> Numbers:
-    """Return changes by key and position, where no snapshot has read them.
-
-    A key may be in two partitions, after a topic got more of them. Rows that a snapshot has read
-    keep their places.
-    """
-    order, moves = order.copy(), ~events.reads[order]
-    own = order[moves]
-    order[moves] = own[np.lexsort((events.ranks[own], events.groups[own]))]
-    return order
 
 
 def arrange_rows(events: Events) -> Numbers:
@@ -233,10 +221,19 @@ def find_events_before(events: Events, order: Numbers) -> Numbers:
     """Return for each event the version that it follows in its chain; -1 for none."""
     before = np.full(len(events.groups), -1, np.int64)
     previous = np.r_[-1, order[:-1]][: len(order)]
-    starts = _find_firsts(events.groups[order])
+    starts = find_firsts(events.groups[order])
     known = ~starts & ~events.deletes[np.maximum(previous, 0)]
     before[order] = np.where(known, previous, -1)
     return before
+
+
+def find_deletes_after(events: Events, order: Numbers) -> Numbers:
+    """Return for each event the delete that follows it in its chain; -1 for none."""
+    after = np.full(len(events.groups), -1, np.int64)
+    following = np.r_[order[1:], -1][: len(order)]
+    is_last = np.r_[find_firsts(events.groups[order])[1:], True][: len(order)]
+    after[order] = np.where(~is_last & events.deletes[following], following, -1)
+    return after
 
 
 # --- intervals
@@ -254,17 +251,17 @@ def compute_intervals(events: Events, order: Numbers) -> Intervals:
         order: Those of the chains, key by key.
     """
     groups, stored = events.groups[order], order < events.stored
-    is_first = _find_firsts(groups)
+    is_first = find_firsts(groups)
     times = _lower_reads(events, order, is_first)
-    limits = -_accumulate_before(
-        _find_firsts(groups[::-1]), np.where(stored, -times, -NEVER)[::-1], -NEVER
+    limits = -accumulate_before(
+        find_firsts(groups[::-1]), np.where(stored, -times, -NEVER)[::-1], -NEVER
     )[::-1]
     times = np.minimum(times, limits)
     # A chain without versions of the table starts after the last one, which a delete has ended.
     floor = events.find_newest_times()
     floor[groups[stored]] = _NO_TIME
     times = np.where(is_first, np.maximum(times, floor[groups]), times)
-    starts = _accumulate(is_first, times)
+    starts = accumulate(is_first, times)
     following = np.r_[starts[1:], NEVER][: len(order)]
     following[np.r_[is_first[1:], True][: len(order)]] = NEVER
     ended = _fill_ends(events, order, is_first)
@@ -296,7 +293,7 @@ def _lower_reads(events: Events, order: Numbers, is_first: Flags) -> Numbers:
 def _fill_ends(events: Events, order: Numbers, is_first: Flags) -> Numbers:
     """Return for each event the end of the last version of the table at or before it."""
     spots = np.where(order < events.stored, np.arange(len(order)), -1)
-    last = _accumulate(is_first, spots)
+    last = accumulate(is_first, spots)
     ends: Numbers = np.where(last < 0, NEVER, events.ends[order][np.maximum(last, 0)])
     return ends
 
@@ -304,12 +301,13 @@ def _fill_ends(events: Events, order: Numbers, is_first: Flags) -> Numbers:
 # --- groups of neighbours
 
 
-def _find_firsts(groups: Numbers) -> Flags:
+def find_firsts(groups: Numbers) -> Flags:
+    """Return whether each element is the first one of its group; groups are neighbours."""
     found: Flags = np.r_[True, groups[1:] != groups[:-1]][: len(groups)]
     return found
 
 
-def _accumulate(is_first: Flags, values: Numbers) -> Numbers:
+def accumulate(is_first: Flags, values: Numbers) -> Numbers:
     """Return the greatest value so far in each group."""
     if not len(values):
         return values
@@ -319,8 +317,8 @@ def _accumulate(is_first: Flags, values: Numbers) -> Numbers:
     return found
 
 
-def _accumulate_before(is_first: Flags, values: Numbers, none: int = -1) -> Numbers:
+def accumulate_before(is_first: Flags, values: Numbers, none: int = -1) -> Numbers:
     """Return the greatest value before each element of its group; `none` for the first one."""
-    found = np.r_[none, _accumulate(is_first, values)[:-1]][: len(values)]
+    found = np.r_[none, accumulate(is_first, values)[:-1]][: len(values)]
     before: Numbers = np.where(is_first, none, found)
     return before

@@ -7,6 +7,7 @@ from planted_bugs import open_player
 
 from krishiv_spark.sinks.iceberg import history_updates, version_chains, version_values
 from krishiv_spark.sinks.iceberg.history_updates import HistoryUpdate
+from krishiv_spark.sinks.iceberg.new_changes import NewChanges
 from krishiv_spark.sinks.iceberg.version_chains import Events
 from krishiv_spark.testing import Begin, Broken, Commit, Rule, Stage
 
@@ -19,13 +20,13 @@ def find_first_versions(events):
     return np.unique(events.groups[: events.stored], return_index=True)[1]
 
 
-def arrange_by_arrival(events):
-    changes = events.changes
-    return version_chains._chain(events, changes[np.argsort(events.arrivals[changes])])
+def find_all_changes(events, **_):
+    order = events.changes[np.argsort(events.arrivals[events.changes])]
+    return NewChanges(events, order[~events.reads[order]], np.empty(0, np.int64))
 
 
-def arrange_upserts(events):
-    order = ARRANGE(events)
+def arrange_upserts(events, new):
+    order = ARRANGE(events, new)
     return order[~events.deletes[order]]
 
 
@@ -38,7 +39,7 @@ def start_all_at_once(events, order):
 BUGS = {
     "a wrong version is closed": (Events, "current", property(find_first_versions)),
     "a closed version remains": (HistoryUpdate, "_delete_rows", lambda *_: ((), ())),
-    "repeats open a version twice": (history_updates, "arrange_records", arrange_by_arrival),
+    "repeats open a version twice": (history_updates, "find_new_changes", find_all_changes),
     "a delete closes nothing": (history_updates, "arrange_records", arrange_upserts),
     "all changes of an epoch have one time": (
         history_updates,

@@ -205,13 +205,73 @@ def test_repeated_changes_do_not_change_the_place_of_a_row_that_is_read_again(tm
     assert intervals(history) == [(1, 1, 110, 120), (1, 2, 120, None)]
 
 
-def test_a_server_whose_positions_start_again_is_followed_by_its_times(tmp_path):
+@pytest.mark.parametrize("size", [1, 2, 9])
+@pytest.mark.parametrize("options", [{}, {"partitionBy": "is_current"}])
+def test_changes_of_another_server_are_new_and_its_repeated_ones_are_not(tmp_path, options, size):
+    """Its positions start again, and times of MySQL have whole seconds."""
+    history = History(tmp_path, **options)
+    old = [change("c", 5000, 100, n=1), change("u", 6000, 110, n=2)]
+    new = [change("u", 10, 500, n=3), change("d", 20, 500), change("c", 30, 500, n=4)]
+    sent = [*old, *new, old[1], new[1], *new, *old]
+    for first in range(0, len(sent), size):
+        history.apply(*sent[first : first + size])
+    assert intervals(history) == [
+        *((1, 1, 100, 110), (1, 2, 110, 500), (1, 3, 500, 500)),
+        (1, 4, 500, None),
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"partitionBy": "is_current"}])
+def test_a_snapshot_of_another_server_opens_versions_of_rows_that_differ(tmp_path, options):
+    history = History(tmp_path, **options)
+    history.apply(change("c", 5000, 100, n=1), change("c", 6000, 110, id=2, n=2))
+    history.apply(change("r", 10, 900, n=1), change("r", 10, 900, id=2, n=5))
+    history.apply(change("u", 20, 890, n=7), change("u", 30, 950, id=2, n=6))
+    assert intervals(history) == [
+        *((1, 1, 100, 890), (1, 7, 890, None)),
+        *((2, 2, 110, 900), (2, 5, 900, 950), (2, 6, 950, None)),
+    ]
+
+
+def test_an_unclear_event_stops_the_query_until_an_option_decides(tmp_path):
+    """It is older than the row, and no version has its position."""
+    sent = change("c", 5000, 100, n=1), change("u", 6000, 110, n=2)
+    unclear = change("u", 10, 110, n=3)
+    history = History(tmp_path / "apply")
+    history.apply(*sent)
+    with pytest.raises(CommitRejected, match=r"id = '1' at lsn:0+10 of .*'unclearEvents' = 'appl"):
+        history.apply(unclear)
+    history.options["unclearEvents"] = "apply"
+    history.apply(unclear)
+    history.options["unclearEvents"] = "fail"
+    history.apply(unclear, change("u", 20, 112, n=4))
+    assert intervals(history)[1:] == [(1, 2, 110, 111), (1, 3, 111, 112), (1, 4, 112, None)]
+    ignoring = History(tmp_path / "ignore", unclearEvents="ignore")
+    ignoring.apply(*sent)
+    ignoring.apply(unclear)
+    assert intervals(ignoring) == [(1, 1, 100, 110), (1, 2, 110, None)]
+
+
+def binlog(op, time, n, file="", pos=0):
+    """Return the record of a change of row 1 in MariaDB; of an incremental snapshot by default."""
+    row = {"id": 1, "n": n, "text": None, "tags": None}
+    before, after = (row, None) if op == "d" else (None, row)
+    given = {"file": file, "pos": pos, "row": 0, "ts_us": time}
+    return to_json({"id": 1}), write_event(op, before, after, None, **given)
+
+
+@pytest.mark.parametrize("size", [1, 9])
+def test_rows_that_a_snapshot_reads_need_no_position(tmp_path, size):
     history = History(tmp_path)
-    history.apply(change("c", 5000, 100, n=1), change("u", 6000, 110, n=2))
-    moved = [change("u", 10, 500, n=3), change("u", 20, 510, n=4)]
-    history.apply(*moved)
-    history.apply(*moved)
-    assert intervals(history)[1:] == [(1, 2, 110, 500), (1, 3, 500, 510), (1, 4, 510, None)]
+    sent = [binlog("r", 100, 1), binlog("u", 110, 2, "bin.000001", 100), binlog("r", 120, 2)]
+    sent += [binlog("r", 130, 3), binlog("u", 140, 4, "bin.000001", 200)]
+    sent += [binlog("d", 150, 4, "bin.000001", 300), (to_json({"id": 1}), None)]
+    for first in range(0, len(sent), size):
+        history.apply(*sent[first : first + size])
+    assert intervals(history) == [
+        *((1, 1, 100, 110), (1, 2, 110, 130), (1, 3, 130, 140)),
+        (1, 4, 140, 150),
+    ]
 
 
 def test_a_clock_that_goes_back_leaves_intervals_in_order(tmp_path):
@@ -244,7 +304,7 @@ def test_rows_alone_have_the_order_of_the_topic_without_positions(tmp_path):
     history.apply((to_json({"id": 1}), None))
     assert intervals(history) == [(1, 1, 10**6, 2 * 10**6), (1, 2, 2 * 10**6, 10**12)]
     positions = [row["change_position"] for row in history.versions()]
-    assert positions == [f"offset:{0:020}", f"offset:{1:020}"]
+    assert positions == [f"offset:{0:020}", f"offset:{1:020}/offset:{2:020}"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -279,7 +339,8 @@ def test_rows_alone_with_a_flag_of_deletes_have_positions(tmp_path, size):
     for start in range(0, len(sent), size):
         history.apply(*sent[start : start + size])
     assert intervals(history) == [(1, 1, 1000, 2000), (1, 3, 3000, None)]
-    assert history.versions()[1]["change_position"] == f"lsn:{3:020}"
+    positions = [row["change_position"] for row in history.versions()]
+    assert positions == [f"lsn:{1:020}/lsn:{2:020}", f"lsn:{3:020}"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -320,7 +381,8 @@ def test_positions_of_a_binlog_are_ordered_by_number(tmp_path):
         )
         for n, (file, pos, row) in enumerate(spots)
     ]
-    history.apply(*reversed(records))
+    for record in records:
+        history.apply(record)
     history.apply(*records)
     assert [row["n"] for row in history.versions()] == [0, 1, 2]
     assert [row["is_current"] for row in history.versions()] == [False, False, True]
@@ -495,6 +557,7 @@ def test_changes_of_a_history_can_be_followed(tmp_path):
         ({"tableProperty.format-version": "1"}, "format version 2"),
         ({"mode": "upsert"}, "'timeColumn' requires 'mode' = 'scd2'"),
         ({"lateRows": "maybe"}, "lateRows"),
+        ({"unclearEvents": "apply"}, "'unclearEvents' requires 'changeFormat'"),
         (
             {"changeFormat": "debezium", "opColumn": "", "orderColumn": ""},
             "contradict 'changeFormat'",

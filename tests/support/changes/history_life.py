@@ -54,12 +54,14 @@ class Versions:
         if op == "r" and before is not None and all(before[name] == row[name] for name in row):
             return
         self.newest[row["id"]] = lsn
+        position = f"{'snapshot:' if op == 'r' else ''}lsn:{lsn:020}"
         if before is not None:
             before["valid_to"] = time
+            if op == "d":
+                before["change_position"] += f"/{position}"
             del self.open[row["id"]]
         if op == "d":
             return
-        position = f"{'snapshot:' if op == 'r' else ''}lsn:{lsn:020}"
         text = {"text": before["text"]} if keeps and before is not None else {}
         span = {"valid_from": time, "valid_to": None, "change_position": position}
         self.open[row["id"]] = {**row, **text, **span}
