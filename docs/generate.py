@@ -138,10 +138,10 @@ def formats_table() -> str:
 
 
 def _format_row(source: type[KrishivDataSource]) -> list[str]:
-    sink = source.writer_type
+    reader, sink = source.reader_type, source.writer_type
     return [
         f"`{source.format_name}`",
-        "stream, batch" if source.reader_type else "-",
+        "-" if reader is None else "batch" if reader.only_batches else "stream, batch",
         "-" if sink is None else "stream" if sink.only_streams else "stream, batch",
         sink.guarantee.value if sink else "-",
     ]

@@ -400,6 +400,7 @@ class PostgresqlDataSource(KrishivDataSource):
     """``krishiv-postgresql``: tables of PostgreSQL."""
 
     format_name = "krishiv-postgresql"
+    reader_type = later("krishiv_spark.sources.postgresql.reader", "PostgresqlReader")
     writer_type = later("krishiv_spark.sinks.postgresql.writer", "PostgresqlWriter")
     route_type = later("krishiv_spark.sinks.postgresql.table_route", "PostgresqlRoute")
     dataset = DatasetOptions(read=("table", "dbtable"), write=("table", "dbtable"), form="table")
@@ -408,6 +409,11 @@ class PostgresqlDataSource(KrishivDataSource):
         "table, or both queries write the rows after epoch {epoch} into one"
     )
     preloads = ("psycopg",)
+
+    @override
+    @classmethod
+    def describe_offset(cls, offset: Mapping[str, Any]) -> str:
+        return f"at the {offset['at']} of a batch"
 
     @override
     @classmethod

@@ -107,11 +107,16 @@ class StreamReader(ABC, Generic[O, P]):
         schema: Arrow schema of the rows that `read` yields, by name; None while it is inferred.
         streaming: True for a stream; a batch reads from `initial` to `latest` once.
 
+    Attributes:
+        only_batches: The reason why ``spark.readStream`` cannot read it, with advice; empty for a
+            source that it can.
+
     The constructor runs in every process and does no I/O.
     """
 
     options_type: ClassVar[type[SourceOptions]] = SourceOptions
     offset_type: ClassVar[type[Offset]]
+    only_batches: ClassVar[str] = ""
 
     def __init__(
         self, options: SourceOptions, schema: pa.Schema | None, *, streaming: bool

@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from krishiv_spark.arrow.schemas import conform
-from krishiv_spark.errors import OffsetError, SchemaError
+from krishiv_spark.errors import OffsetError, OptionError, SchemaError
 from krishiv_spark.lifecycle.errors import explain_disk_full, message_before_traceback
 from krishiv_spark.offsets import Offset, Start
 from krishiv_spark.offsets.watermark import (
@@ -239,7 +239,14 @@ class _StreamRead(_TunesWorkerOnUnpickle, DataSourceStreamReader):
 
     @message_before_traceback
     def initialOffset(self) -> dict[str, Any]:
-        return self._reader.initial().to_dict()
+        return self._find_initial().to_dict()
+
+    def _find_initial(self) -> Offset | Start:
+        # An error in `streamReader` would be reported as an UnboundLocalError of PySpark 4.3.
+        if self._reader.only_batches:
+            raise OptionError(self._reader.only_batches)
+        initial: Offset | Start = self._reader.initial()
+        return initial
 
     @message_before_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -302,7 +309,7 @@ class _PlainStreamRead(_StreamRead):
 
     @message_before_traceback
     def initialOffset(self) -> dict[str, Any]:
-        initial = self._initial = self._reader.initial()
+        initial = self._initial = self._find_initial()
         return initial.to_dict()
 
     @message_before_traceback

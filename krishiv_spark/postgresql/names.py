@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from typing_extensions import Self
 
-__all__ = ["MARKS", "MOST_BYTES", "TableName", "check_length", "quote"]
+__all__ = ["MARKS", "MOST_BYTES", "TableName", "check_length", "quote", "quote_text"]
 
 MARKS = "krishiv_epochs"
 """Name of the table of committed epochs, in the schema of each table that is written."""
@@ -21,6 +21,17 @@ _PART = re.compile(r'\s*(?:"((?:[^"\0]|"")+)"|([^\s".\0]+))\s*')
 def quote(name: str) -> str:
     """Return a name in quotes, so that SQL takes each of its characters literally."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def quote_text(text: str) -> str:
+    """Return a text as a literal, where ``standard_conforming_strings`` is on.
+
+    Raises:
+        ValueError: If it contains U+0000, which PostgreSQL's texts cannot contain.
+    """
+    if "\0" in text:
+        raise ValueError("PostgreSQL's texts cannot contain U+0000")
+    return "'" + text.replace("'", "''") + "'"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from krishiv_spark.postgresql.names import quote
 from krishiv_spark.postgresql.options import FORMAT
 
 __all__ = [
+    "WIRE_OF",
     "StagedColumn",
     "UnfitValue",
     "arrow_type",
@@ -146,7 +147,7 @@ def moved_column(staged: TableColumn, column: TableColumn, fingerprint: str) -> 
     is_cast_text = staged.base == "text" and column.base not in _TEXTS
     is_cast_array = staged.is_array and staged.base != column.base
     cast = column.type if is_cast_text or is_cast_array else None
-    wire = _WIRE_OF.get(staged.base, "text")
+    wire = WIRE_OF.get(staged.base, "text")
     return StagedColumn(
         column.name, column.name, wire, staged.is_array, cast, fingerprint=fingerprint
     )
@@ -197,7 +198,7 @@ def _fit_kind(kind: pa.DataType, column: TableColumn) -> tuple[str, bool] | None
     if base == "numeric":
         return _fit_numeric(kind, column)
     is_fit = any(base in names and test(kind) for names, test in _FITS) and _keeps_seconds(column)
-    return (_WIRE_OF[base], False) if is_fit else None
+    return (WIRE_OF[base], False) if is_fit else None
 
 
 def _fit_numeric(kind: pa.DataType, column: TableColumn) -> tuple[str, bool] | None:
@@ -267,7 +268,7 @@ _NEW: tuple[tuple[_Test, str], ...] = (
 
 _WIRES_OF_TIMES = frozenset({"timestamp", "timestamptz", "time", "interval"})
 
-_WIRE_OF = {
+WIRE_OF = {
     "timestamp with time zone": "timestamptz",
     "timestamp without time zone": "timestamp",
     "time without time zone": "time",

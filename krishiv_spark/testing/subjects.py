@@ -284,6 +284,8 @@ class SourceUnderTest:
         """True if the cases of streams apply."""
         names = ("streamReader", "simpleStreamReader")
         made = any(getattr(self.source, n) is not getattr(DataSource, n) for n in names)
+        reader = getattr(self.source, "reader_type", None)
+        made = made and not (reader is not None and reader.only_batches)
         return made if self.stream is None else self.stream
 
     @property

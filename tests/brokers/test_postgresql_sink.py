@@ -4,19 +4,16 @@ import contextlib
 import datetime as dt
 import json
 import shutil
-import subprocess
-import tempfile
 from decimal import Decimal
-from pathlib import Path
 
 import psycopg
 import pyarrow as pa
 import pytest
 from cutting_proxy import CuttingProxy
 from pg_onlooker import Database
+from pg_pool import open_pooled
 from pg_server import open_killable
-from postgres import PASSWORD, USER, dying_with_us, find_programs, other_user
-from tenacity import retry, stop_after_delay, wait_fixed
+from postgres import PASSWORD, find_programs
 
 from krishiv_spark.errors import (
     CommitRejected,
@@ -26,7 +23,6 @@ from krishiv_spark.errors import (
     SchemaError,
     StorageError,
 )
-from krishiv_spark.kafka.dev.clusters import free_ports
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.logged_writer import LogView
@@ -702,31 +698,8 @@ def pooled(database):
     program = shutil.which("pgbouncer")
     if program is None:
         pytest.skip("PgBouncer is not installed (Debian: apt-get install pgbouncer)")
-    (port,) = free_ports(1)
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        folder = Path(name)
-        (folder / "users").write_text(f'"{USER}" "{PASSWORD}"\n')
-        (folder / "config").write_text(
-            f"[databases]\npostgres = host=127.0.0.1 port={database.port}\n[pgbouncer]\n"
-            f"listen_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = plain\n"
-            f"auth_file = {folder}/users\npool_mode = transaction\ndefault_pool_size = 1\n"
-            "unix_socket_dir =\n"
-        )
-        folder.chmod(0o755)
-        command = [*dying_with_us(), program, str(folder / "config")]
-        server = subprocess.Popen(command, stderr=subprocess.DEVNULL, **other_user(folder))
-        url = database.url.replace(str(database.port), str(port))
-        try:
-            _await_server(url)
-            yield url
-        finally:
-            server.kill()
-            server.wait()
-
-
-@retry(stop=stop_after_delay(30), wait=wait_fixed(0.1), reraise=True)
-def _await_server(url):
-    psycopg.connect(url, password=PASSWORD, prepare_threshold=None).close()
+    with open_pooled(program, database) as url:
+        yield url
 
 
 def test_transactions_go_through_a_pool_of_one_connection(database, pooled):

@@ -46,4 +46,5 @@ def test_the_guarantees_have_a_row_for_each_format():
             assert row, source.format_name
             assert source.writer_type.guarantee.value in row[0]
         if source.reader_type is not None:
-            assert f"| `{source.format_name}` | replayable |" in sources
+            streams = "-" if source.reader_type.only_batches else "replayable"
+            assert f"| `{source.format_name}` | {streams} |" in sources

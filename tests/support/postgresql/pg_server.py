@@ -1,6 +1,7 @@
 """A server of PostgreSQL that a test kills and starts again."""
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import psutil
 from pg_onlooker import Database
-from postgres import _SETTINGS, _await, _make, dying_with_us, other_user
+from postgres import _SETTINGS, PASSWORD, _await, _make, dying_with_us, other_user, somebody
 from tenacity import retry, stop_after_delay, wait_fixed
 
 from krishiv_spark.kafka.dev.clusters import free_ports
@@ -24,16 +25,41 @@ class KillableServer:
         programs: Folder of PostgreSQL's programs.
         folder: A new folder, of the user that runs the server.
         settings: Settings of the server.
+        primary: The server that it replicates; None for a new one.
     """
 
-    def __init__(self, programs: Path, folder: Path, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        programs: Path,
+        folder: Path,
+        settings: Mapping[str, str],
+        primary: "KillableServer | None" = None,
+    ) -> None:
         (port,) = free_ports(1)
         self.database = Database(port)
         self.folder = folder
         self._programs = programs
         self._settings = {**_SETTINGS, **settings, "port": str(port)}
-        _make(programs, folder)
+        if primary is None:
+            _make(programs, folder)
+        else:
+            self._copy(primary)
         self.start()
+
+    def _copy(self, primary: "KillableServer") -> None:
+        if os.geteuid() == 0:
+            shutil.chown(self.folder, somebody())
+        command = [str(self._programs / "pg_basebackup"), "-d", primary.database.url, "-R"]
+        subprocess.run(
+            [*command, "-D", str(self.folder / "data"), "-c", "fast"],
+            env={"PGPASSWORD": PASSWORD},
+            check=True,
+            **other_user(self.folder),
+        )
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self.database.run("SELECT pg_promote()")
 
     @retry(stop=stop_after_delay(60), wait=wait_fixed(0.2), reraise=True)
     def start(self) -> None:
@@ -67,11 +93,13 @@ class KillableServer:
 
 
 @contextmanager
-def open_killable(programs: Path, **settings: str) -> Iterator[KillableServer]:
-    """A server that is killed at the end."""
+def open_killable(
+    programs: Path, primary: KillableServer | None = None, **settings: str
+) -> Iterator[KillableServer]:
+    """A server that is killed at the end; with a primary, its standby."""
     root = "/tmp" if os.geteuid() == 0 else None  # what pytest makes is closed to other users
     with tempfile.TemporaryDirectory(prefix="krishiv-postgres-", dir=root) as name:
-        server = KillableServer(programs, Path(name), settings)
+        server = KillableServer(programs, Path(name), settings, primary)
         try:
             yield server
         finally:
