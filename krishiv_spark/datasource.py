@@ -131,6 +131,12 @@ class KrishivDataSource(DataSource):
         del options
         return cls.writer_type
 
+    @classmethod
+    def route_for(cls, options: Options) -> type[LoggedWriter[Any, Any]] | None:
+        """Return the sink as a route: `route_type`, unless the format has several."""
+        del options
+        return cls.route_type
+
     @final
     def known_secrets(self) -> set[str]:
         """Return the secrets among the options, which no error may show."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from krishiv_spark.options import Options
     from krishiv_spark.sinks.base import Writer
+    from krishiv_spark.sinks.logged_writer import LoggedWriter
 
 __all__ = [
     "ChainDataSource",
@@ -262,6 +263,24 @@ class IcebergDataSource(KrishivDataSource):
         "table, or both queries write the rows after epoch {epoch} into one"
     )
     preloads = ("krishiv_spark.iceberg.sql_catalog", "krishiv_spark.iceberg.rest_catalog")
+
+    @classmethod
+    def writer_for(cls, options: Options) -> type[Writer[Any, Any]] | None:
+        """Return the writer of one table, or of a table for each topic."""
+        if getattr(options, "is_by_topic", False):
+            from krishiv_spark.sinks.fanout.topic_tables import TopicTablesWriter
+
+            return TopicTablesWriter
+        return super().writer_for(options)
+
+    @classmethod
+    def route_for(cls, options: Options) -> type[LoggedWriter[Any, Any]] | None:
+        """Return the route of one table, or of a table for each topic."""
+        if getattr(options, "is_by_topic", False):
+            from krishiv_spark.sinks.fanout.topic_tables import TopicTablesWriter
+
+            return TopicTablesWriter
+        return super().route_for(options)
 
     @override
     @classmethod

@@ -158,12 +158,14 @@ class Ownership(Generic[StagedT]):
         salvaged: For sinks over an epoch log, the visible part of an epoch whose intent was voided.
         newest: For sinks over an epoch log, the content of the newest intent as parsed JSON; None
             before the first, and after one that was voided.
+        is_first: True if the epoch log has no epoch yet.
     """
 
     generation: int
     generations: int = 0
     salvaged: Salvaged[StagedT] | None = None
     newest: Sequence[Any] | None = None
+    is_first: bool = False
 
 
 class Publisher(ABC, Generic[StagedT]):

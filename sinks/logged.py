@@ -77,7 +77,8 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         self._begun = state.owner
         salvaged = self._decode_salvaged(log, state)
         newest = None if state.intent is None else state.intent.staged
-        return Ownership(state.owner, state.generations, salvaged, newest)
+        is_first = state.committed_epoch is None and state.salvaged_epoch is None
+        return Ownership(state.owner, state.generations, salvaged, newest, is_first)
 
     def export_state(self, query: str) -> str:
         """Return the state of the log, which ends with the own owner entry."""

@@ -97,6 +97,17 @@ class LoggedWriter(Writer[ModelT, PlanT]):
         del plan
         return None
 
+    def carry(self, plan: PlanT) -> ModelT | None:
+        """Return a value that an intent needs even without rows for this sink. Executor.
+
+        Called for a route of a fan-out whose task has rows for other routes only. None by default.
+
+        Args:
+            plan: The return value of `plan`.
+        """
+        del plan
+        return None
+
     @abstractmethod
     def participant(self, view: LogView) -> Participant[ModelT]:
         """Return the participant that makes epochs visible. Driver; no I/O.

@@ -284,6 +284,15 @@ class DebeziumDecoder:
                     "database's table",
                 )
 
+    def find_keys(self, keys: pa.Array) -> tuple[str, ...]:
+        """Return the columns of the first key that has some; none if no key has.
+
+        Args:
+            keys: The keys of some records, binary or text.
+        """
+        found = (self._read_key(key.as_py()) for key in keys.cast(pa.binary()).drop_null())
+        return tuple(next(filter(None, found), ()))
+
     def _read_key(self, key: bytes | None) -> dict[str, bool] | None:
         """Return whether each field of a record's key has a value; None if it has no fields."""
         if self._avro is not None and key is not None and key.startswith(b"\0"):

@@ -15,6 +15,7 @@ from typing_extensions import Self
 from krishiv_spark.errors import OptionError
 from krishiv_spark.messages.redaction import excerpt, redact
 from krishiv_spark.options import ByteSize
+from krishiv_spark.options.topic_names import check_pattern, is_pattern
 from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.paths import local_path
 from krishiv_spark.storage.storage import StorageOptions
@@ -43,6 +44,8 @@ _SECRET = re.compile(r"secret|token|passw|credential|key|sas|auth|header|signatu
 _ADDRESS = re.compile(r"(uri|url|endpoint)$")
 _METADATA_FILE = re.compile(r"/[^/]*\.metadata\.json(\.gz)?$")
 _RESERVED = re.compile(r"[@/?#]")
+_DOT = re.compile(r"\.(?![^{]*\})")
+"""A dot between the levels of a table's name; those in ``${topic.last}`` are part of a level."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,9 @@ def _to_settings(given: object) -> object:
 class IcebergOptions(StorageOptions):
     """Options of source and sink that specify the catalog and the table."""
 
+    may_name_by_topic: ClassVar[bool] = False
+    """True if the name of the table may be an expression over the name of a topic."""
+
     collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **StorageOptions.collects_prefixes,
         "catalog": (_CATALOG,),
@@ -123,7 +129,9 @@ class IcebergOptions(StorageOptions):
     table: str | None = Field(
         default=None,
         validation_alias=AliasChoices("table", "iceberg.table"),
-        description="Table, as `name` or `namespace.name`. The default namespace is `default`.",
+        description="Table, as `name` or `namespace.name`. The default namespace is `default`. For "
+        "streams that are written, `lake.${topic.last}` is [a table for each "
+        "topic](change-data.md#several-tables-in-one-query).",
     )
     warehouse: str | None = Field(
         default=None,
@@ -168,9 +176,24 @@ class IcebergOptions(StorageOptions):
         if not self._path_is_warehouse and self.path and self.table:
             _check_same(self.path, self.table)
         _ = self.identifier
+        self._check_pattern()
         if self.is_embedded and self.warehouse_text is None:
             raise ValueError("option 'warehouse' is required, or 'catalog.*' for a catalog")
         return self
+
+    def _check_pattern(self) -> None:
+        if self.is_by_topic:
+            if not self.may_name_by_topic:
+                raise ValueError(
+                    f"{self.table_name!r} is a name by topic, which is for writes: give the name "
+                    "of the table to read"
+                )
+            check_pattern(self.table_name)
+
+    @property
+    def is_by_topic(self) -> bool:
+        """True if each topic has its own table, see `topic_names`."""
+        return is_pattern(self.table_name)
 
     @property
     def _path_is_warehouse(self) -> bool:
@@ -191,7 +214,7 @@ class IcebergOptions(StorageOptions):
         named = self.table if self._path_is_warehouse else self.table or self.path
         if named is None and not self._path_is_warehouse:
             raise ValueError("option 'table' is required, as 'name' or 'namespace.name'")
-        parts = tuple((named or _DEFAULT_TABLE).split("."))
+        parts = tuple(_DOT.split(named or _DEFAULT_TABLE))
         if not all(part.strip() for part in parts):
             raise ValueError(f"{named!r} is not a table name: write 'name' or 'namespace.name'")
         return parts if len(parts) > 1 else (_DEFAULT_NAMESPACE, *parts)

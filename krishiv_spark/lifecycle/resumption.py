@@ -93,10 +93,11 @@ def check_division(checkpoint: SparkCheckpoint, query: str, writer: Writer[Any, 
     change = "without" if before.format == _DIVIDED else "with"
     raise CheckpointMismatch(
         f"the query of checkpoint {checkpoint.location} has written to {before}, and would now "
-        f"write {change} 'deadLetters.*' or the routes of a fan-out: its targets would not "
-        "recognize the epochs that they have. Nothing was written. Ways on: restore the options; "
-        "or stop the query normally, so that its newest epoch is completed, run 'krishiv-spark "
-        f"checkpoint copy {checkpoint.location} NEW', and start it with the checkpoint NEW"
+        f"write {change} 'deadLetters.*', the routes of a fan-out or tables by topic: its targets "
+        "would not recognize the epochs that they have. Nothing was written. Ways on: restore the "
+        "options; or stop the query normally, so that its newest epoch is completed, run "
+        f"'krishiv-spark checkpoint copy {checkpoint.location} NEW', and start it with the "
+        "checkpoint NEW"
     )
 
 

@@ -231,7 +231,18 @@ def _route(
         parsed = parsed.model_copy(update={"storage": Storage(logins, places)})
     if getattr(parsed, "delivery", "exactly-once") != "exactly-once":
         raise OptionError("'delivery' = 'at-least-once' would write rows of repeated epochs twice")
-    return kind(parsed, columns, mode, streaming=streaming)
+    return _kind_for(given, kind, parsed)(parsed, columns, mode, streaming=streaming)
+
+
+def _kind_for(
+    given: Mapping[str, str], kind: type[LoggedWriter[Any, Any]], options: Options
+) -> type[LoggedWriter[Any, Any]]:
+    """Return the sink of a route for its options, since a format may have several."""
+    name = next(text for key, text in given.items() if key.lower() == "format")
+    found: type[LoggedWriter[Any, Any]] | None = (
+        None if ":" in name else find_format(name).route_for(options)
+    )
+    return found or kind
 
 
 def check_columns(options: FanoutOptions, schema: pa.Schema) -> None:

@@ -271,7 +271,10 @@ class FanoutParticipant(Participant[StagedParts]):
         """Planner: return the ownership of the query as the sink of one route sees it."""
         found = ownership.salvaged
         own = None if found is None else Salvaged(found.epoch, self._of(route, found.staged))
-        return Ownership(ownership.generation, ownership.generations, own)
+        newest = ownership.newest
+        if newest is not None:
+            newest = [each for item in newest for each in item["parts"].get(route, ())]
+        return replace(ownership, salvaged=own, newest=newest)
 
     def _of(self, route: str, staged: Iterable[StagedParts]) -> tuple[Any, ...]:
         load = self._parts[route].load

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import Self
 
 from krishiv_spark.errors import OptionError, SchemaError, SinkError
 from krishiv_spark.offsets.planned import part_of_query
@@ -31,7 +32,7 @@ from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
 from krishiv_spark.sinks.options import log_in_checkpoint
 from krishiv_spark.spark.query_target import QueryTarget
 
-__all__ = ["FanoutWriter", "split"]
+__all__ = ["FanoutWriter", "RunningStages", "split"]
 
 
 _Stage = Callable[[Iterator[pa.RecordBatch]], Any]
@@ -57,18 +58,47 @@ def split(
     Raises:
         SchemaError: If a row has no route, and such rows are not dropped.
     """
-    pullers = {name: _Puller(name, stage) for name, stage in stages.items()}
-    try:
+    with RunningStages() as running:
+        for name, stage in stages.items():
+            running.add(name, stage)
         for batch in batches:
             _check_routed(batch, drops=drops)
             for column, name in zip(batch.columns, batch.schema.names, strict=True):
                 if (rows := _rows(column)) is not None:
-                    pullers[name.lower()].give(rows)
-        return {name: puller.end() for name, puller in pullers.items()}
-    except BaseException:
-        for puller in pullers.values():
-            puller.stop()
-        raise
+                    running.give(name.lower(), rows)
+        return running.end()
+
+
+class RunningStages:
+    """Functions that stage the rows of several routes, one of which runs at a time.
+
+    An error within the context makes all of them fail.
+    """
+
+    def __init__(self) -> None:
+        self._pullers: dict[str, _Puller] = {}
+
+    def __enter__(self) -> Self:
+        """Return self."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Stop the functions after an error."""
+        if kind is not None:
+            for puller in self._pullers.values():
+                puller.stop()
+
+    def add(self, name: str, stage: _Stage) -> None:
+        """Add the function of a route, which starts with the first rows."""
+        self._pullers[name] = _Puller(name, stage)
+
+    def give(self, name: str, rows: pa.RecordBatch) -> None:
+        """Pass rows to a route; return when it requests the next ones."""
+        self._pullers[name].give(rows)
+
+    def end(self) -> dict[str, Any]:
+        """Let all functions finish, and return their results by route."""
+        return {name: puller.end() for name, puller in self._pullers.items()}
 
 
 def _rows(column: pa.Array) -> pa.RecordBatch | None:
@@ -224,7 +254,11 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
         }
         staged = split(batches, stages, drops=self.options.unrouted == "drop")
         parts = {name: (item,) for name, item in staged.items() if item is not None}
-        return StagedParts(parts=parts) if parts else None
+        if not parts:
+            return None
+        carried = {n: r.carry(plan.plans[n]) for n, r in self._routes.items() if n not in parts}
+        parts |= {name: (item,) for name, item in carried.items() if item is not None}
+        return StagedParts(parts=parts)
 
     def participant(self, view: LogView) -> FanoutParticipant:
         """Driver: return the participant of all routes, each of which gets its part of the log."""

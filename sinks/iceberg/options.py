@@ -10,8 +10,10 @@ from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.changes.options import ChangeOptions
-from krishiv_spark.iceberg.options import IcebergOptions
+from krishiv_spark.errors import OptionError
+from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.options import ByteSize, DistinctNames, Duration
+from krishiv_spark.options.topic_names import name_by_topic
 from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sinks.iceberg.table_schema import Evolution
 from krishiv_spark.sinks.numbered import JobNumber
@@ -59,6 +61,8 @@ def _strip_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
 class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     """Options of the Iceberg sink."""
 
+    may_name_by_topic: ClassVar[bool] = True
+
     collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **IcebergOptions.collects_prefixes,
         **CheckpointOptions.collects_prefixes,
@@ -75,7 +79,8 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
         default=(),
         validation_alias=AliasChoices("keyColumns", "key_columns"),
         description="Columns that identify a row, separated by commas; required for `upsert` and "
-        "`scd2`.",
+        "`scd2`, except for change data in [tables by "
+        "topic](change-data.md#several-tables-in-one-query).",
     )
     op_column: str | None = Field(
         default=None,
@@ -267,6 +272,29 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
         uri = self.catalog.values.get("uri", "").partition("?")[0].rpartition("@")[2]
         return f"{self.warehouse_text or self.catalog_name} {uri} {self.table_name}"
 
+    def of_topic(self, topic: str, keys: tuple[str, ...] = (), *, must_exist: bool = False) -> Self:
+        """Return the options of a topic's table, if `table` is an expression over the topic.
+
+        Args:
+            topic: Name of the topic.
+            keys: Key columns, if its records name them.
+            must_exist: True for a table that must not be created.
+
+        Raises:
+            OptionError: If the topic has no table.
+        """
+        try:
+            name = name_by_topic(self.table_name, topic)
+        except ValueError as error:
+            raise OptionError(f"{FORMAT}: {error}") from None
+        path = self.path if self.path and "/" in self.path else None
+        change: dict[str, object] = {"table": name, "path": path}
+        if keys:
+            change["key_columns"] = keys
+        if must_exist:
+            change["create_table"] = "never"
+        return self.model_copy(update=change)
+
     def commit_backoff(self) -> Backoff:
         """Return the pauses between attempts at one commit, within `commit_timeout`."""
         return Backoff(self.commit_timeout / 1000, _MIN_PAUSE_S, _MAX_PAUSE_S)
@@ -300,11 +328,29 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
         if self.order_scope == "table" and (self.mode != "upsert" or not self.order_column):
             raise ValueError("'orderScope' = 'table' requires 'mode' = 'upsert' and 'orderColumn'")
         self._check_history()
+        self._check_by_topic()
         if self.txn_rows is not None and self.txn_app_id is None:
             raise ValueError("'txnRows' requires 'txnAppId' and 'txnVersion'")
         if self.keep_snapshots == "all" and self.expire_older_than is not None:
             raise ValueError("'keepSnapshots' = 'all' contradicts 'expireOlderThan'")
         return self
+
+    def _check_by_topic(self) -> None:
+        """Refuse options that contradict a table by topic.
+
+        Raises:
+            ValueError: If there is such an option.
+        """
+        if not self.is_by_topic:
+            return
+        for name, option, reason in (
+            ("location", "location", "all tables would have one location"),
+            ("if_snapshot", "ifSnapshot", "it names the snapshot of one table"),
+            ("txn_app_id", "txnAppId", "numbered batches have no epoch log in a checkpoint"),
+            ("query_id", "queryId", "the epoch log of the tables is in the checkpoint"),
+        ):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{option!r} contradicts 'table' = {self.table_name!r}: {reason}")
 
     def _check_history(self) -> None:
         """Refuse options that contradict `mode` = `scd2`, or need it.

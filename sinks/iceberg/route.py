@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pydantic import BaseModel, Field
+from typing_extensions import Self
 
 from krishiv_spark.errors import (
     CheckpointMismatch,
@@ -25,6 +26,7 @@ from krishiv_spark.errors import (
     Fenced,
     LogError,
     OptionError,
+    SchemaError,
     SinkError,
 )
 from krishiv_spark.iceberg.options import FORMAT
@@ -34,8 +36,9 @@ from krishiv_spark.sinks.base import CommittedEpoch, Epoch, Ownership, Task
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, TaskTableSpec
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
-from krishiv_spark.sinks.logged_writer import Examiner, LoggedWriter, LogView
+from krishiv_spark.sinks.logged_writer import Examiner, LogView
 from krishiv_spark.sinks.participant import Participant, Replay
+from krishiv_spark.sinks.topic_route import TopicRoute, TopicTable
 from krishiv_spark.spark.query_target import QueryTarget
 
 if TYPE_CHECKING:
@@ -88,8 +91,8 @@ class StagedForTable(BaseModel, frozen=True):
     history: tuple[str, ...] = ()
 
 
-class IcebergRoute(LoggedWriter[StagedForTable, TaskTableSpec]):
-    """``krishiv-iceberg`` as a route of ``krishiv-fanout``."""
+class IcebergRoute(TopicRoute[StagedForTable, TaskTableSpec]):
+    """``krishiv-iceberg`` as a route of ``krishiv-fanout``, or as the route of a topic."""
 
     options_type = IcebergSinkOptions
     options: IcebergSinkOptions
@@ -109,6 +112,28 @@ class IcebergRoute(LoggedWriter[StagedForTable, TaskTableSpec]):
     def check_start(self) -> None:
         """Planner: check the table without a change to it."""
         self._sink.check_start()
+
+    def check_topics(self, *, starts: bool) -> None:
+        """Planner: check rows, options and catalog of tables by topic."""
+        self._sink.check_topics(starts=starts)
+
+    def find_table(self, topic: str, rows: pa.RecordBatch) -> TopicTable:
+        """Executor: return the table of a topic, with the columns of its records' keys."""
+        if self.options.change_format is None or self.options.key_columns:
+            return TopicTable(topic=topic)
+        keys = self._sink.find_keys(rows)
+        if not keys:
+            raise SchemaError(
+                f"{FORMAT}: the records of topic {topic!r} have no keys with names of columns, and "
+                "'keyColumns' is not set: set it, or leave the topic out of the query. Nothing of "
+                "this batch was written"
+            )
+        return TopicTable(topic=topic, keys=keys)
+
+    def of_topic(self, table: TopicTable, *, must_exist: bool = False) -> Self:
+        """Return the writer of a topic's table."""
+        options = self.options.of_topic(table.topic, table.keys, must_exist=must_exist)
+        return type(self)(options, self.schema, self.mode, streaming=self.streaming)
 
     def plan(self, ownership: Ownership[StagedForTable] | None) -> TaskTableSpec:
         """Planner: return the specification for tasks of the table that `check` has loaded."""

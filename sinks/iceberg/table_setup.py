@@ -61,6 +61,7 @@ __all__ = [
     "check_table",
     "check_version",
     "find_table",
+    "prepare_catalog",
     "prepare_table",
 ]
 
@@ -137,6 +138,26 @@ def prepare_table(
     fitting = _adapt_columns(options, table, rows)
     record_catalog(options, checkpoint)
     return fitting
+
+
+def prepare_catalog(options: IcebergSinkOptions, *, creates: bool) -> None:
+    """Open the catalog of tables that are not known yet. Planner.
+
+    Args:
+        options: Options of the sink.
+        creates: True to create and record an embedded catalog; otherwise nothing changes.
+
+    Raises:
+        OptionError: If the sink cannot write tables of this catalog, or it is missing.
+        CatalogFailedError: If the catalog cannot be reached.
+    """
+    _check_new_version(options)
+    checkpoint = SparkCheckpoint.of(options)
+    check_present(options, checkpoint)
+    if creates:
+        check_locks(options)
+        _open_catalog(options, create=options.create_table == "ifMissing")
+        record_catalog(options, checkpoint)
 
 
 def check_table(

@@ -50,6 +50,20 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
 
         self._check_files(check_table(self.options, self._rows(), self._check_history))
 
+    def check_topics(self, *, starts: bool) -> None:
+        """Planner: check rows and options of tables by topic, before the tables are known.
+
+        Args:
+            starts: False for a check that must not change anything.
+        """
+        from krishiv_spark.sinks.iceberg.table_setup import prepare_catalog
+
+        if self.options.change_format is not None:
+            self.options.check_records(self.schema, FORMAT)
+        elif (upsert_spec := self._upsert_spec()) is not None:
+            upsert_spec.check(self.schema)
+        prepare_catalog(self.options, creates=starts)
+
     def plan(self, ownership: Ownership[StagedDataFiles] | None) -> TaskTableSpec:
         """Planner: create or adapt the table, and return its specification for tasks."""
         from krishiv_spark.sinks.iceberg.expiry import warn_of_growth
@@ -200,6 +214,13 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
 
             records = self.read_records(plan)
             return stage_changes(plan, batches, task, upsert_spec, records)
+
+    def find_keys(self, records: pa.RecordBatch) -> tuple[str, ...]:
+        """Executor: return the columns of the first record's key that has some; else none."""
+        from krishiv_spark.changes.debezium import DebeziumDecoder, DebeziumRules
+
+        rules = DebeziumRules(self.options.value_rules, registry=self.options.registry)
+        return DebeziumDecoder(pa.schema([]), (), rules).find_keys(records.column("key"))
 
     def read_records(self, plan: TaskTableSpec) -> ChangeRecords | None:
         """Executor: return the decoder of change data; None for rows."""

@@ -10,10 +10,18 @@ from iceberg_onlooker import Onlooker, UpsertOnlooker, options
 from keyed_rows import KEYED_ROWS
 from kit_histories import HistorySuite
 from kit_mirrors import MirrorSuite
+from kit_topic_tables import make_topics
 
 from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.sinks.iceberg import compaction, compaction_groups
-from krishiv_spark.testing import OUTSIDE, SinkConformance, SinkUnderTest, back_up_folder
+from krishiv_spark.testing import (
+    FILES,
+    OUTSIDE,
+    SQLITE,
+    SinkConformance,
+    SinkUnderTest,
+    back_up_folder,
+)
 from krishiv_spark.testing.processes.write_roles import in_foreach_batch
 
 
@@ -52,6 +60,15 @@ class TestIcebergSinkInForeachBatch(TestIcebergSink):
 
     def sink(self, folder):
         return replace(super().sink(folder), source=in_foreach_batch(IcebergDataSource))
+
+
+@pytest.mark.long  # the log and the parts are those of a fan-out, whose suites are shorter
+@pytest.mark.variant
+class TestTopicTables(SinkConformance):
+    random_sequences = 10
+
+    def sink(self, folder):
+        return make_topics(folder, {**FILES, **SQLITE, **SEEN})
 
 
 @pytest.mark.variant  # who commits what, and when, is the same with partitions
