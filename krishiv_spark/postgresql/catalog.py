@@ -63,6 +63,7 @@ class Table:
         unique_keys: The columns of each unique index without a condition.
         has_rule: True if a rule (DO INSTEAD) replaces INSERT, UPDATE or DELETE.
         refers_to_itself: True if it has a foreign key to itself.
+        is_referred_to: True if any table has a foreign key to it.
     """
 
     name: TableName
@@ -71,6 +72,7 @@ class Table:
     unique_keys: Sequence[frozenset[str]] = ()
     has_rule: bool = False
     refers_to_itself: bool = False
+    is_referred_to: bool = False
 
 
 _FIND = """
@@ -78,7 +80,9 @@ SELECT c.oid, n.nspname, c.relname, c.relkind,
        EXISTS (SELECT FROM pg_catalog.pg_rewrite r
                WHERE r.ev_class = c.oid AND r.is_instead AND r.ev_type <> '1'),
        EXISTS (SELECT FROM pg_catalog.pg_constraint f
-               WHERE f.contype = 'f' AND f.conrelid = c.oid AND f.confrelid = c.oid)
+               WHERE f.contype = 'f' AND f.conrelid = c.oid AND f.confrelid = c.oid),
+       EXISTS (SELECT FROM pg_catalog.pg_constraint f
+               WHERE f.contype = 'f' AND f.confrelid = c.oid)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = pg_catalog.to_regclass(%s)
 """
@@ -123,9 +127,9 @@ def find_table(transaction: DatabaseTransaction, name: TableName) -> Table | Non
     found = transaction.first(_FIND, [name.sql])
     if found is None:
         return None
-    oid, schema, own, kind, has_rule, refers_to_itself = found
+    oid, schema, own, kind, *facts = found
     columns = tuple(TableColumn(*row) for row in transaction.run(_COLUMNS, [oid]))
     keys = (row[0] for row in transaction.run(_KEYS, [oid]))
     # An index of an expression has a column without a name, and is no key.
     unique = tuple(frozenset(names) for names in keys if None not in names)
-    return Table(TableName(schema, own), kind, columns, unique, has_rule, refers_to_itself)
+    return Table(TableName(schema, own), kind, columns, unique, *facts)

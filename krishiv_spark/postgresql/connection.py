@@ -7,6 +7,9 @@ settings for one transaction only (``SET LOCAL``).
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
+import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +21,13 @@ from krishiv_spark.postgresql.options import FORMAT, ConnectionOptions
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["DatabaseTransaction", "describe_error", "explain_errors", "open_transaction"]
+__all__ = [
+    "DatabaseTransaction",
+    "describe_error",
+    "explain_errors",
+    "limit_wait",
+    "open_transaction",
+]
 
 _IDLE_MS = 60_000
 """Time after which the server ends a transaction whose client sleeps: it blocks its successor."""
@@ -40,10 +49,12 @@ class DatabaseTransaction:
 
     Args:
         connection: An open connection.
+        answer_timeout: Most milliseconds to wait for the answer to COMMIT.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], answer_timeout: int) -> None:
         self.connection = connection
+        self._answer_timeout = answer_timeout
 
     def run(self, statement: str, values: Sequence[object] = ()) -> psycopg.Cursor[Any]:
         """Run one statement, or several without values, and return the cursor of its rows."""
@@ -59,7 +70,38 @@ class DatabaseTransaction:
         """Commit. An error of the connection means that the outcome is not known."""
         # A timeout while a standby confirms would be a success with a warning.
         self.run("SET LOCAL statement_timeout = 0")
-        self.connection.commit()
+        with limit_wait(self, self._answer_timeout):
+            self.connection.commit()
+
+
+@contextlib.contextmanager
+def limit_wait(transaction: DatabaseTransaction, timeout_ms: int) -> Iterator[None]:
+    """Break the connection of a transaction if a block of code takes too long.
+
+    libpq waits for an answer without a limit. Its keepalives notice a cut network, but no server or
+    pool that accepts packets and never answers.
+
+    Raises:
+        psycopg.OperationalError: At the statement that waits then.
+    """
+    timer = threading.Timer(timeout_ms / 1000, _break, [transaction.connection])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # otherwise it could break a socket that has this number afterwards
+
+
+def _break(connection: psycopg.Connection[Any]) -> None:
+    import psycopg
+
+    with (
+        contextlib.suppress(OSError, psycopg.Error),  # it is closed already
+        socket.socket(fileno=os.dup(connection.pgconn.socket)) as same,
+    ):
+        same.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager
@@ -82,7 +124,7 @@ def open_transaction(
             options.url or "", **options.to_libpq(), autocommit=False, prepare_threshold=None
         )
         try:
-            transaction = DatabaseTransaction(connection)
+            transaction = DatabaseTransaction(connection, options.answer_timeout)
             transaction.run(_settings(options, reads=reads))
             yield transaction
         finally:

@@ -82,6 +82,14 @@ class ConnectionOptions(Options):
         validation_alias=AliasChoices("lockTimeout", "lock_timeout"),
         description="Maximum time to wait for a lock of another transaction.",
     )
+    answer_timeout: Duration = Field(
+        default=300_000,
+        gt=0,
+        validation_alias=AliasChoices("answerTimeout", "answer_timeout"),
+        description="Maximum time to wait for the answer to COMMIT, which includes deferred "
+        "constraints and the confirmation of standbys. Then the connection is closed, and the mark "
+        "shows whether it has happened.",
+    )
     statement_timeout: Duration | None = Field(
         default=None,
         gt=0,

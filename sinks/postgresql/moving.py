@@ -103,7 +103,39 @@ def _change_rows(
         return
     if any(_has_deletes(transaction, each) for each in staged):
         transaction.run(f"{changes} {delete}")
-    transaction.run(f"{changes} {upsert}")
+    names = {column.target for column in staged[0].columns}
+    is_whole = not table.is_referred_to and all(each.name in names for each in table.columns)
+    _upsert_rows(transaction, f"{changes} {upsert}", changes, same, table if is_whole else None)
+
+
+def _upsert_rows(
+    transaction: DatabaseTransaction, upsert: str, changes: str, same: str, whole: Table | None
+) -> None:
+    """Upsert the changes; if they exchange values of another unique column, replace their rows.
+
+    PostgreSQL checks a unique index at each row, so that the first of two rows that exchange their
+    values is refused.
+
+    Args:
+        transaction: The transaction of the epoch.
+        upsert: The statement that inserts or updates.
+        changes: The clause that names the changes.
+        same: The condition that a row of the table has the key of a change.
+        whole: The table; None if deleting a row and inserting it again would lose something: a
+            column that the changes lack, or rows of other tables that refer to it.
+    """
+    import psycopg
+
+    transaction.run("SAVEPOINT krishiv_upsert")
+    try:
+        transaction.run(upsert)
+    except psycopg.errors.UniqueViolation:
+        if whole is None:
+            raise
+        transaction.run("ROLLBACK TO SAVEPOINT krishiv_upsert")
+        delete = f"DELETE FROM {whole.name.sql} t USING changes c WHERE {same}"  # noqa: S608
+        transaction.run(f"{changes} {delete}")
+        transaction.run(upsert)
 
 
 def _has_deletes(transaction: DatabaseTransaction, staged: StagedTable) -> bool:

@@ -12,6 +12,7 @@ from krishiv_spark.messages.exception_chains import raise_alone
 from krishiv_spark.postgresql.connection import (
     DatabaseTransaction,
     describe_error,
+    limit_wait,
     open_transaction,
 )
 from krishiv_spark.postgresql.options import FORMAT
@@ -128,7 +129,10 @@ class PostgresqlCommitter(TwoPhaseCommitter[StagedTable]):
         action = f"find out whether epoch {epoch.number} was committed"
         for _ in backoff.attempts():
             with contextlib.suppress(StorageError):
-                with open_transaction(self._options, action) as transaction:
+                with (
+                    open_transaction(self._options, action) as transaction,
+                    limit_wait(transaction, self._options.commit_timeout),
+                ):
                     marks = Marks(resolve_name(transaction, self._options))
                     mark = marks.lock(transaction, epoch.query)
                 if mark is not None and (mark.epoch, mark.digest) == (epoch.number, epoch.digest):

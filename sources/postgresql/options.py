@@ -40,6 +40,7 @@ class PostgresqlSourceOptions(SourceOptions, ConnectionOptions):
             ("max_rows_per_trigger", "max_files_per_trigger", "max_bytes_per_trigger"),
             _ONLY_BATCHES,
         ),
+        "answer_timeout": "a read has no COMMIT",
         **dict.fromkeys(
             ("event_time", "watermark_delay", "late_rows", "max_event_time_ahead"), _ONLY_BATCHES
         ),

@@ -4,6 +4,7 @@ import contextlib
 import datetime as dt
 import json
 import shutil
+import time
 from decimal import Decimal
 
 import psycopg
@@ -397,6 +398,47 @@ def test_a_connection_that_breaks_at_commit_leaves_the_epoch_once(database, faul
     assert ids(database) == [1, 2, 3]
 
 
+def behind(proxy, database, **options):
+    url = database.url.replace(str(database.port), str(proxy.port))
+    given = {"answerTimeout": "700 ms", "connectTimeout": "2s", **options}
+    return make_writer(database, ROWS.schema, url=url, **given).committer()
+
+
+@pytest.mark.long  # waits for answers
+def test_a_commit_that_is_never_answered_is_looked_up(database):
+    staged = [stage(make_writer(database, ROWS.schema), *ROWS.to_batches())]
+    with CuttingProxy(database.port) as proxy:
+        proxy.cut(lambda data: b"COMMIT\0" in data, "silence")
+        behind(proxy, database).publish(Epoch(QUERY, 0), staged)
+        assert proxy.cuts == ["silence"]
+    assert ids(database) == [1, 2, 3]
+
+
+@pytest.mark.long  # waits for answers
+@pytest.mark.parametrize("way", ["requests", "answers"])
+def test_a_network_that_is_silent_from_the_commit_on_leaves_the_epoch_once(database, way):
+    """The COMMIT may arrive after the driver has given up."""
+    staged = [stage(make_writer(database, ROWS.schema), *ROWS.to_batches())]
+    with CuttingProxy(database.port) as proxy:
+        proxy.after(
+            lambda data: b"SET LOCAL statement_timeout = 0" in data, lambda: hold(proxy, way)
+        )
+        with pytest.raises(CommitUnknown, match="Restart the query, which reads the mark first"):
+            behind(proxy, database).publish(Epoch(QUERY, 0), staged)
+        proxy.release()
+        committer = behind(proxy, database)
+        if committer.last_committed(QUERY) is None:
+            with contextlib.suppress(CommitRejected, Fenced):
+                committer.publish(Epoch(QUERY, 0), staged)
+        assert committer.last_committed(QUERY).epoch == 0
+    assert ids(database) == [1, 2, 3]
+
+
+def hold(proxy, way):
+    time.sleep(0.1)  # the answer to this statement still gets through
+    proxy.hold(way)
+
+
 def test_a_driver_that_sleeps_in_its_commit_keeps_its_successor_waiting_only(database):
     """The successor waits for the lock, and is refused in time; then it goes on."""
     writer = make_writer(database, ROWS.schema)
@@ -503,6 +545,38 @@ def test_a_unique_value_of_a_deleted_row_may_be_taken_in_the_same_epoch(database
     change(database, changes(("c", 1, "x")))
     change(database, changes(("c", 2, "x"), ("d", 1, "x")), epoch=1)
     assert database.run("SELECT * FROM orders") == [(2, "x")]
+
+
+EXCHANGED = pa.table({"op": ["u", "u", "u"], "id": [1, 2, 3], "name": ["b", "a", "c"]})
+
+
+def test_rows_may_exchange_unique_values_in_an_epoch(database):
+    database.run("CREATE TABLE orders (id bigint PRIMARY KEY, name text UNIQUE)")
+    database.run("INSERT INTO orders VALUES (1, 'a'), (2, 'b'), (4, 'd')")
+    change(database, EXCHANGED)
+    assert database.run("SELECT id, name FROM orders ORDER BY id") == [
+        (1, "b"),
+        (2, "a"),
+        (3, "c"),
+        (4, "d"),
+    ]
+    with pytest.raises(CommitRejected, match=r"duplicate key .*name\)=\(d\) already exists"):
+        change(database, changes(("u", 2, "d")), epoch=1)
+
+
+@pytest.mark.parametrize(
+    "more", ["other text DEFAULT 'kept'", "parent bigint REFERENCES orders (id) ON DELETE CASCADE"]
+)
+def test_rows_that_cannot_be_written_again_exchange_values_of_a_deferrable_constraint(
+    database, more
+):
+    database.run(f"CREATE TABLE orders (id bigint PRIMARY KEY, name text UNIQUE, {more})")
+    database.run("INSERT INTO orders (id, name) VALUES (1, 'a'), (2, 'b')")
+    with pytest.raises(CommitRejected, match=r"duplicate key value violates unique constraint"):
+        change(database, EXCHANGED)
+    database.run("ALTER TABLE orders DROP CONSTRAINT orders_name_key, ADD UNIQUE (name) DEFERRABLE")
+    change(database, EXCHANGED)
+    assert database.run("SELECT name FROM orders ORDER BY id") == [("b",), ("a",), ("c",)]
 
 
 def test_a_row_may_be_deleted_that_others_do_not_refer_to_any_more(database):
