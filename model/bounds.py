@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from model.modules import checked
 from model.tlc import Found
 
-__all__ = ["BOUNDS", "CALM", "FORGOTTEN", "FOUR_ATTEMPTS", "JOB", "JOB_ALONE", "LONGER"]
+__all__ = ["BOUNDS", "CALM", "COPIES", "FORGOTTEN", "FOUR_ATTEMPTS", "JOB", "JOB_ALONE", "LONGER"]
 __all__ += ["PUNCTUAL", "TWO_FOLDS", "Bound"]
 
 
@@ -59,6 +59,8 @@ TWO_FOLDS = {"MaxLog": "4", "Lost": "FALSE"}
 
 JOB = {"Drivers": "{d1}", "Jobs": "{j1}", "Tasks": "{t1, t2}", "Wild": "1"}
 JOB_ALONE = {"Drivers": "{}", "Jobs": "{j1}"}
+COPIES = {"Copies": "TRUE"}
+"""Epochs write new files for those with rows of their keys."""
 
 _TWO_ATTEMPTS = {"Attempts": "2", "Slots": "2", "Wild": "2", "Owners": "2", "Age": "1"}
 _FAIL = {"Failures": "TRUE"}
@@ -103,4 +105,9 @@ BOUNDS = (
     Bound("one life", "CompareAndSet", {"Lives": "1"}, small=True),
     Bound("a job beside the stream", "CompareAndSet", {"Drivers": "{d1}", "Jobs": "{j1}"}),
     Bound("a job, three tries", "CompareAndSet", {**JOB_ALONE, "Tries": "3", "Others": "2"}),
+    Bound("positions", "RowDeletes", small=True),
+    Bound("copies", "RowDeletes", COPIES),
+    Bound("positions, two epochs", "RowDeletes", {"Epochs": "2"}),
+    Bound("copies, two epochs", "RowDeletes", {**COPIES, "Epochs": "2"}),
+    Bound("two compactions", "RowDeletes", {"Compactions": "2"}),
 )

@@ -71,6 +71,14 @@ SMALLEST: dict[str, dict[str, str]] = {
         "Others": "1",
         "Expires": "TRUE",
     },
+    "RowDeletes": {
+        "Keys": "{k1, k2}",
+        "Epochs": "1",
+        "Appends": "2",
+        "Deletes": "1",
+        "Compactions": "1",
+        "Copies": "FALSE",
+    },
 }
 
 _ROWS = ("NoDuplicate", "NoLoss")
@@ -95,6 +103,7 @@ INVARIANTS = {
         "IntentsBehindOwners",
     ),
     "CompareAndSet": (*_ROWS, "FilesAreThere", "RejectedIsNotTrue"),
+    "RowDeletes": ("OnlyEarlier", "OnlyOnce", "Exact"),
 }
 """Invariants of every bound."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from model.bounds import (
     CALM,
+    COPIES,
     FORGOTTEN,
     FOUR_ATTEMPTS,
     JOB,
@@ -345,4 +346,46 @@ _COMPARE_AND_SET = (
     ),
 )
 
-RULES = (*_EPOCH_LOG, *_FILES, *_CHECKPOINT, *_JOURNAL, *_COMPARE_AND_SET)
+_ROW_DELETES = (
+    Rule(
+        "RowDeletes",
+        "requirement",
+        "an epoch is accepted only on the table in which its rows were found",
+        "Exact",
+        small=True,
+    ),
+    Rule(
+        "RowDeletes",
+        "newfiles",
+        "after a lost race, the files that are new to the table are read",
+        "Exact",
+    ),
+    Rule(
+        "RowDeletes",
+        "positions",
+        "a delete names positions in a file of an earlier commit, not a key",
+        "OnlyEarlier",
+    ),
+    Rule(
+        "RowDeletes",
+        "copied",
+        "a copy of a file is made again if more of its rows were deleted",
+        "Exact",
+        COPIES,
+    ),
+    Rule(
+        "RowDeletes",
+        "samefiles",
+        "a compaction is dropped if one of its files has left the table",
+        "Exact",
+    ),
+    Rule(
+        "RowDeletes",
+        "samedeletes",
+        "a compaction is dropped if more rows of its files were deleted",
+        "Exact",
+        small=True,
+    ),
+)
+
+RULES = (*_EPOCH_LOG, *_FILES, *_CHECKPOINT, *_JOURNAL, *_COMPARE_AND_SET, *_ROW_DELETES)
