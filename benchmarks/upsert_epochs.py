@@ -135,15 +135,15 @@ class UpsertEpochs:
             self._read(json.loads(state.read_text()))
             return
         self.run.told(f"{self.name}: a table of {self.work.rows:,} rows")
-        mode = _MODES.get(self.name, "merge-on-read")
-        modes = {f"write.{what}.mode": mode for what in ("merge", "update", "delete")}
-        schema = make_rows(np.arange(0), 0).schema
-        with closing(self.place.catalog) as catalog:
-            catalog.create_table(_TABLE, schema, properties={"format-version": "2", **modes})
         rows = self.run.spark().read.parquet(str(base))
-        if self.name == OURS:
-            rows.write.format(OURS).mode("append").options(**self.place.options).save(_TABLE)
+        if self.name == OURS:  # which creates it with its own properties
+            given = {**self.place.options, "tableProperty.write.merge.mode": "merge-on-read"}
+            rows.write.format(OURS).mode("append").options(**given).save(_TABLE)
         else:
+            modes = {f"write.{what}.mode": _MODES[self.name] for what in ("merge", "update")}
+            schema = make_rows(np.arange(0), 0).schema
+            with closing(self.place.catalog) as catalog:
+                catalog.create_table(_TABLE, schema, properties={"format-version": "2", **modes})
             self._open_peer()
             rows.writeTo(self._peer_table).append()
         self._location = self.load().location().removeprefix("file://")

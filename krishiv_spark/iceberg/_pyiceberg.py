@@ -92,8 +92,16 @@ def commit_once(
     table._do_commit(raise_times(table.metadata, updates), requirements)
 
 
-def remove_written(producer: SnapshotProducer[Any]) -> None:
-    """Delete the manifests and lists that were written for a snapshot which is in no table."""
+def remove_written(producer: SnapshotProducer[Any], listed: frozenset[str] = frozenset()) -> None:
+    """Delete the manifests and lists that were written for a snapshot.
+
+    Args:
+        producer: The producer of the snapshot.
+        listed: Paths that remain, since a snapshot of a table names them.
+    """
+    written = (producer._uncommitted_manifests, producer._written_manifests)
+    for paths in (*written, producer._written_manifest_lists):
+        paths[:] = [path for path in paths if path not in listed]
     producer._clean_all_uncommitted()
 
 

@@ -22,7 +22,6 @@ from krishiv_spark.errors import (
     KrishivError,
     OptionError,
 )
-from krishiv_spark.iceberg._pyiceberg import remove_written
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, forget_catalog, open_table
 from krishiv_spark.iceberg.commit_rules import REFUSALS, has_expired_since, may_have_expired_since
 from krishiv_spark.iceberg.embedded import CatalogReplacedError, get_catalog_file
@@ -50,6 +49,7 @@ from krishiv_spark.sinks.iceberg.lost_races import LostRaces
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.table_setup import CachedTable, adapt_to_changes, find_table
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
+from krishiv_spark.sinks.iceberg.written_manifests import WrittenManifests, delete_unlisted
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
@@ -270,6 +270,7 @@ class EpochCommit:
         self._key_rule = key_rule
         self._attempts: list[EpochTransaction] = []
         self._lost = LostRaces()
+        self._written = WrittenManifests()
         self._error: Exception | None = None
         self._winner: EpochTransaction | None = None
         self._expiry_refused: Exception | None = None
@@ -341,7 +342,7 @@ class EpochCommit:
         transaction, before = EpochTransaction(table), table.metadata
         is_allowed = before.table_uuid not in _NEVER_EXPIRED
         transaction.may_expire = is_allowed and self._expiry_refused is None
-        transaction.skipped = self._lost.skipped
+        transaction.skipped, transaction.written = self._lost.skipped, self._written
         progress = self._read_progress()
         with self._reject_table_errors():
             self._stage_snapshot(transaction, self._update.plan(table), progress)
@@ -536,11 +537,14 @@ class EpochCommit:
 
     def _has_succeeded(self, table: Table) -> bool:
         """Return True if the table has the snapshot of an attempt, despite the reported error."""
-        for attempt in self._attempts:
-            if table.metadata.snapshot_by_id(attempt.producer.snapshot_id) is not None:
-                self._winner = attempt
-                return True
-        return False
+        # All attempts have one snapshot id, and each has a list of its own.
+        found = table.metadata.snapshot_by_id(self._attempts[0].producer.snapshot_id)
+        if found is None:
+            return False
+        lists = {attempt.producer.list_path: attempt for attempt in self._attempts}
+        self._winner = lists.get(found.manifest_list, self._attempts[-1])
+        self.is_unknown |= found.manifest_list not in lists
+        return True
 
     @property
     def is_refused(self) -> bool:
@@ -572,13 +576,12 @@ class EpochCommit:
         return self._options.commit_timeout / 1000
 
     def _delete_lost_manifests(self) -> None:
-        """Delete the manifests of lost attempts; none after an unknown outcome."""
-        if self.is_unknown:
-            return
-        # A catalog with delayed reads may show an earlier attempt only after a later one.
-        for attempt in self._attempts:
-            if attempt is not self._winner:
-                remove_written(attempt.producer)
+        """Delete the manifests that only lost attempts list, and those that none lists.
+
+        After an unknown outcome, each attempt may be in the table.
+        """
+        made, winner = [attempt.producer for attempt in self._attempts], self._winner
+        delete_unlisted(made, made if self.is_unknown or winner is None else [winner.producer])
 
     def _to_failure(self) -> KrishivError:
         """Return the error of this commit; delete the manifests of its attempts if all lost."""
@@ -589,8 +592,7 @@ class EpochCommit:
                 f"{epoch} may or may not be in the table: {reason}; restart the query, which "
                 "checks the table and continues"
             )
-        for attempt in self._attempts:
-            remove_written(attempt.producer)
+        delete_unlisted([attempt.producer for attempt in self._attempts], [])
         winners = self._lost.describe()
         advice = f"; {winners}. Then restart the query" if winners else "; restart the query"
         return CommitRejected(

@@ -4,23 +4,16 @@ A commit costs the same however many snapshots and files a table has. PyIceberg 
 manifests into one whenever there are a hundred: each merge reads and writes the entries of all
 earlier files, so commits become slower. Here only manifests of similar size are merged, as
 in a log-structured merge tree: the entry of a file is rewritten once for each power of `_FANOUT`.
-
-For each manifest, PyIceberg also derives the schema, the encoder of entries and the text of the
-header again, which takes longer than to write a small manifest. They are the same for all manifests
-of one schema and one partition spec of a table, and are cached here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from io import BytesIO
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyiceberg.avro.encoder import BinaryEncoder
-from pyiceberg.avro.file import SYNC_SIZE, AvroOutputFile
 from pyiceberg.expressions.visitors import manifest_evaluator
 from pyiceberg.manifest import (
     UNASSIGNED_SEQ,
@@ -31,9 +24,6 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
     ManifestWriter,
-    ManifestWriterV1,
-    ManifestWriterV2,
-    write_manifest,
 )
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.snapshots import (
@@ -50,16 +40,16 @@ from krishiv_spark.iceberg._pyiceberg import (
     MergeAppend,
     commit_once,
     copy_manifest,
-    write_header,
 )
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import create_metadata_uuid
 from krishiv_spark.iceberg.planning import count_listed_files
 from krishiv_spark.runtime.caches import LruCache
+from krishiv_spark.sinks.iceberg.manifest_writers import NO_SNAPSHOT, create_manifest_writer
 from krishiv_spark.sinks.iceberg.table_schema import get_manifest_schema
+from krishiv_spark.sinks.iceberg.written_manifests import WrittenManifests
 
 if TYPE_CHECKING:
-    from pyiceberg.io import FileIO, OutputFile
     from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
@@ -67,14 +57,11 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate, UpdatesAndRequirements
 
-    from krishiv_spark.iceberg._pyiceberg import SnapshotProducer
     from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges
 
 __all__ = [
     "EpochSnapshot",
     "EpochTransaction",
-    "read_unlisted_manifest",
-    "write_unlisted_manifest",
 ]
 
 _FANOUT = 8
@@ -82,16 +69,11 @@ _FANOUT = 8
 
 _NO_PROPERTIES: Mapping[str, str] = {}
 
-_NO_SNAPSHOT = -1
-"""The snapshot id of manifests that no snapshot lists."""
-
 _FILES: LruCache[str, Sequence[DataFile]] = LruCache(8 * _FANOUT)
 """The files of manifests that this process has written and not merged yet, by path."""
 
 _LISTS: LruCache[str, list[ManifestFile]] = LruCache(8)
 """The manifests of lists that this process has written, by path of the list."""
-
-_FORMS: LruCache[tuple[object, ...], _ManifestForm] = LruCache(16)
 
 
 class EpochTransaction(Transaction):
@@ -108,6 +90,8 @@ class EpochTransaction(Transaction):
     """True if they do."""
     skipped = 0
     """Number of sequence numbers that the snapshot leaves out. See `LostRaces`."""
+    written: WrittenManifests | None = None
+    """The manifests of earlier attempts of the commit; None if it has no other attempts."""
 
     @property
     def table(self) -> Table:
@@ -127,9 +111,10 @@ class EpochTransaction(Transaction):
         return metadata.model_copy(update={"last_sequence_number": newest})
 
     @property
-    def producer(self) -> SnapshotProducer[Any]:
+    def producer(self) -> EpochSnapshot:
         """The producer of the staged snapshot, with the paths of the files that it wrote."""
         (producer,) = self._snapshot_producers
+        assert isinstance(producer, EpochSnapshot)
         return producer
 
     def stage(self, update: TableUpdate) -> None:
@@ -182,11 +167,33 @@ class EpochSnapshot(MergeAppend):
         uuid = create_metadata_uuid(transaction.table_metadata.table_uuid)
         super().__init__(operation, transaction, io, commit_uuid=uuid, snapshot_properties=summary)
         self._merge_enabled = merge
+        self._is_shared = transaction.written is not None
+        self._made = transaction.written or WrittenManifests()
+        if self._made.snapshot_id is None:
+            self._made.snapshot_id = self._snapshot_id
+        self._snapshot_id = self._made.snapshot_id
         self._deletes = changes.deletes
         for file in changes.added:
             self.append_data_file(file)
         for file in changes.removed:
             self.delete_data_file(file)
+
+    @property
+    def listed_paths(self) -> list[str]:
+        """The paths of the snapshot's list and manifests, once they are written."""
+        return [*self._written_manifest_lists, *(one.manifest_path for one in self._listed)]
+
+    @property
+    def list_path(self) -> str:
+        """The path of the snapshot's list of manifests, once it is written."""
+        return self._written_manifest_lists[-1]
+
+    def _get_manifest(
+        self, content: tuple[Hashable, ...], write: Callable[[], ManifestFile]
+    ) -> ManifestFile:
+        """Return a manifest of this or an earlier attempt; see `WrittenManifests.get`."""
+        schema_id = self._transaction.table_metadata.current_schema_id
+        return self._made.get((schema_id, *content), write)
 
     def new_manifest_writer(
         self, spec: PartitionSpec, content: ManifestContent = ManifestContent.DATA
@@ -209,7 +216,7 @@ class EpochSnapshot(MergeAppend):
             counts.add_file(file, schemas[file.spec_id], specs[file.spec_id])
         for file in self._deleted_data_files:
             counts.remove_file(file, schemas[file.spec_id], specs[file.spec_id])
-        parent = metadata.snapshot_by_id(self._parent_snapshot_id or _NO_SNAPSHOT)
+        parent = metadata.snapshot_by_id(self._parent_snapshot_id or NO_SNAPSHOT)
         before = None if parent is None else parent.summary
         # PyIceberg adds up the totals of an overwrite, and refuses those of a replacement.
         summary = Summary(operation=Operation.OVERWRITE, **counts.build(), **snapshot_properties)
@@ -224,7 +231,8 @@ class EpochSnapshot(MergeAppend):
             *self._process_manifests([*self._added_manifests(), *kept]),
             *self._deleted_entries_manifests(removed),
         ]
-        self._delete_merged({manifest.manifest_path for manifest in made})
+        if not self._is_shared:  # otherwise another attempt may need them
+            self._delete_merged({manifest.manifest_path for manifest in made})
         self._listed = [self._with_sequence_number(manifest) for manifest in made]
         return made
 
@@ -232,7 +240,7 @@ class EpochSnapshot(MergeAppend):
         made = super()._commit()
         # Cached by its unique path, since another table may claim the same snapshot id. No table
         # names the list of a failed attempt.
-        _LISTS.put(self._written_manifest_lists[-1], self._listed)
+        _LISTS.put(self.list_path, self._listed)
         return made
 
     def _delete_merged(self, listed: set[str]) -> None:
@@ -302,12 +310,18 @@ class EpochSnapshot(MergeAppend):
         if not found:
             yield manifest
         elif len(found) < len(entries):
-            spec, content = self.spec(manifest.partition_spec_id), ManifestContent(manifest.content)
-            with self.new_manifest_writer(spec, content) as writer:
-                for entry in entries:
-                    if entry.data_file.file_path not in paths:
-                        writer.existing(entry)
-            yield writer.to_manifest_file()
+            rest = [entry for entry in entries if entry.data_file.file_path not in paths]
+            gone = frozenset(entry.data_file.file_path for entry in found)
+            yield self._get_manifest(
+                ("without", manifest.manifest_path, gone), lambda: self._write_rest(manifest, rest)
+            )
+
+    def _write_rest(self, manifest: ManifestFile, rest: Sequence[ManifestEntry]) -> ManifestFile:
+        spec, content = self.spec(manifest.partition_spec_id), ManifestContent(manifest.content)
+        with self.new_manifest_writer(spec, content) as writer:
+            for entry in rest:
+                writer.existing(entry)
+        return writer.to_manifest_file()
 
     def _deleted_entries_manifests(
         self, removed: Sequence[ManifestEntry]
@@ -320,10 +334,19 @@ class EpochSnapshot(MergeAppend):
         for entry in removed:
             groups[entry.data_file.spec_id, _content_of(entry.data_file)].append(entry)
         for (spec_id, content), entries in groups.items():
-            with self.new_manifest_writer(self.spec(spec_id), content) as writer:
-                for entry in entries:
-                    writer.delete(entry)
-            yield writer.to_manifest_file()
+            paths = tuple(entry.data_file.file_path for entry in entries)
+            yield self._get_manifest(
+                ("removed", spec_id, content, paths),
+                partial(self._write_removed, spec_id, content, entries),
+            )
+
+    def _write_removed(
+        self, spec_id: int, content: ManifestContent, entries: Sequence[ManifestEntry]
+    ) -> ManifestFile:
+        with self.new_manifest_writer(self.spec(spec_id), content) as writer:
+            for entry in entries:
+                writer.delete(entry)
+        return writer.to_manifest_file()
 
     def _with_sequence_number(self, manifest: ManifestFile) -> ManifestFile:
         """Return the manifest as it will be read from the snapshot's list."""
@@ -345,7 +368,10 @@ class EpochSnapshot(MergeAppend):
         for file in (*self._added_data_files, *self._deletes):
             groups[file.spec_id, _content_of(file)].append(file)
         for (spec_id, content), files in groups.items():
-            yield self._write_added(self.spec(spec_id), content, files)
+            yield self._get_manifest(
+                ("added", spec_id, content, tuple(file.file_path for file in files)),
+                partial(self._write_added, self.spec(spec_id), content, files),
+            )
 
     def _write_added(
         self, spec: PartitionSpec, content: ManifestContent, files: Sequence[DataFile]
@@ -405,7 +431,9 @@ class EpochSnapshot(MergeAppend):
 
     def _merge_tier(self, tiers: dict[_Tier, list[ManifestFile]], key: _Tier) -> None:
         """Merge all manifests of a tier into one manifest of the next tier."""
-        merged = self._merge(tiers.pop(key), key)
+        manifests = tiers.pop(key)
+        paths = tuple(one.manifest_path for one in manifests)
+        merged = self._get_manifest(("merged", paths), lambda: self._merge(manifests, key))
         level = max(key.level + 1, self._level(merged) or 0)
         tiers[key._replace(level=level)].append(merged)
 
@@ -452,134 +480,3 @@ def _floor_log(number: int) -> int:
         number //= _FANOUT
         power += 1
     return power
-
-
-class _ManifestForm(NamedTuple):
-    """The common parts of the manifests of one schema.
-
-    Attributes:
-        table: Schema and partition spec of the table. Another table may claim the same UUID.
-        first: The source of the schema and of the encoder; it is never opened.
-        header: The first bytes of each manifest, up to the sync marker of the file.
-    """
-
-    table: tuple[Schema, PartitionSpec]
-    first: AvroOutputFile[ManifestEntry]
-    header: bytes
-
-    @classmethod
-    def of(
-        cls, table: tuple[Schema, PartitionSpec], first: AvroOutputFile[ManifestEntry]
-    ) -> _ManifestForm:
-        header = BytesIO()
-        first.encoder = BinaryEncoder(header)  # pyright: ignore[reportArgumentType]  # as PyIceberg
-        write_header(first)
-        return cls(table, first, header.getvalue()[:-SYNC_SIZE])
-
-
-class _ManifestFile(AvroOutputFile[ManifestEntry]):
-    """A manifest of a cached form."""
-
-    def __init__(self, form: _ManifestForm, output: OutputFile) -> None:
-        # Instead of the constructor, which derives the schema again.
-        self.__dict__.update(vars(form.first))
-        self.output_file = output
-        self.sync_bytes = os.urandom(SYNC_SIZE)
-        self._header = form.header
-
-    def _write_header(self) -> None:
-        self.encoder.write(self._header + self.sync_bytes)
-
-
-class _CachedForm(ManifestWriter):
-    """The common part of both format versions."""
-
-    key: tuple[object, ...]
-
-    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
-        form, table = _FORMS.get(self.key), (self._schema, self._spec)
-        if form is None or form.table != table:
-            form = _ManifestForm.of(table, super().new_writer())
-            _FORMS.put(self.key, form)
-        return _ManifestFile(form, self._output_file)
-
-
-class _ManifestV1(_CachedForm, ManifestWriterV1):
-    pass
-
-
-class _ManifestV2(_CachedForm, ManifestWriterV2):
-    pass
-
-
-class _DeleteManifest(_CachedForm, ManifestWriterV2):
-    """A manifest of delete files, which PyIceberg writes none of."""
-
-    def content(self) -> ManifestContent:
-        return ManifestContent.DELETES
-
-    @property
-    def _meta(self) -> dict[str, str]:
-        return {**super()._meta, "content": "deletes"}
-
-
-def create_manifest_writer(
-    metadata: TableMetadata,
-    spec: PartitionSpec,
-    output: OutputFile,
-    snapshot_id: int,
-    content: ManifestContent = ManifestContent.DATA,
-) -> ManifestWriter:
-    """Return a writer as PyIceberg's ``write_manifest`` does, for the table's newest schema.
-
-    Args:
-        metadata: The metadata of the table. Its UUID and schema id identify the schema.
-        spec: Partition spec of the files.
-        output: The new file.
-        snapshot_id: Id of the snapshot that the manifest belongs to.
-        content: The kind of the files. Delete files require format version 2.
-    """
-    version = metadata.format_version
-    compression: Any = metadata.properties.get(
-        TableProperties.WRITE_AVRO_COMPRESSION, TableProperties.WRITE_AVRO_COMPRESSION_DEFAULT
-    )
-    kind: type[_CachedForm] = _ManifestV1 if version == 1 else _ManifestV2
-    if content is ManifestContent.DELETES:
-        kind = _DeleteManifest
-    schema = get_manifest_schema(metadata, spec)
-    writer = kind(spec, schema, output, snapshot_id, compression)
-    ids = (metadata.table_uuid, metadata.current_schema_id, spec.spec_id)
-    writer.key = (*ids, version, compression, content)
-    return writer
-
-
-def write_unlisted_manifest(table: Table, files: Sequence[DataFile]) -> str:
-    """Write a manifest of data files that no snapshot lists, and return its path."""
-    metadata = table.metadata
-    name = f"{create_metadata_uuid(metadata.table_uuid)}-m0.avro"
-    path = table.location_provider().new_metadata_location(name)
-    output, spec = table.io.new_output(path), metadata.spec()
-    schema = get_manifest_schema(metadata, spec)
-    with write_manifest(
-        metadata.format_version, spec, schema, output, _NO_SNAPSHOT, "null"
-    ) as writer:
-        for file in files:
-            entry = ManifestEntry.from_args(
-                status=ManifestEntryStatus.ADDED, snapshot_id=_NO_SNAPSHOT, data_file=file
-            )
-            writer.add_entry(entry)
-    return path
-
-
-def read_unlisted_manifest(io: FileIO, path: str, spec_id: int) -> list[DataFile]:
-    """Read the data files of a manifest of `write_unlisted_manifest`."""
-    manifest = ManifestFile.from_args(
-        manifest_path=path,
-        manifest_length=0,
-        partition_spec_id=spec_id,
-        content=ManifestContent.DATA,
-        sequence_number=0,
-        min_sequence_number=0,
-        added_snapshot_id=_NO_SNAPSHOT,
-    )
-    return [entry.data_file for entry in manifest.fetch_manifest_entry(io)]

@@ -31,7 +31,7 @@ from krishiv_spark.iceberg.metadata_files import METADATA_SUFFIX, read_table_uui
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import find_table_id, get_table_id, read_store_time_s
 from krishiv_spark.iceberg.property_keys import EPOCH_PREFIX, parse_count
-from krishiv_spark.sinks.iceberg.epoch_snapshot import read_unlisted_manifest
+from krishiv_spark.sinks.iceberg.manifest_writers import read_unlisted_manifest
 from krishiv_spark.sinks.iceberg.table_copies import check_single_history, open_own_table
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, query_in_file_name
 from krishiv_spark.storage.disk import aging_time_s

@@ -408,7 +408,7 @@ def write_intent_files(
         staged: One item per task; none for an epoch that only removes rows.
         mode: The effect of the epoch.
     """
-    from krishiv_spark.sinks.iceberg.epoch_snapshot import write_unlisted_manifest
+    from krishiv_spark.sinks.iceberg.manifest_writers import write_unlisted_manifest
 
     spec = mode.upsert_spec
     metadata = table.metadata
@@ -453,7 +453,7 @@ def read_intent_files(table: Table, item: StagedForTable) -> StagedDataFiles:
         LogError: If it names files that this sink does not stage for the table.
         OSError: If a file is missing, or cannot be read.
     """
-    from krishiv_spark.sinks.iceberg.epoch_snapshot import read_unlisted_manifest
+    from krishiv_spark.sinks.iceberg.manifest_writers import read_unlisted_manifest
 
     own = OwnFiles.for_staging(table)
     for path in (*filter(None, [item.manifest]), *item.changes):

@@ -3,8 +3,9 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from iceberg_life import IcebergLife, ids, numbered, table_of
+from iceberg_life import IcebergLife, at_next_commit, ids, numbered, table_of
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -13,6 +14,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.types import StringType
 
 from krishiv_spark.iceberg.catalogs import open_table
+from krishiv_spark.iceberg.file_io import GuardedFileIO
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
 from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.iceberg import epoch_snapshot
@@ -186,3 +188,70 @@ def test_a_damaged_metadata_file_is_told_of_by_pyiceberg(tmp_path, text):
         FromInputFile.table_metadata(file)
     with pytest.raises(ValidationError):
         MetadataFiles().read(file)
+
+
+# --- attempts after a lost race
+
+
+class Written:
+    """The manifests and lists that are written, apart by attempt."""
+
+    def __init__(self, monkeypatch):
+        self.attempts = [[]]
+        real = GuardedFileIO.new_output
+
+        def new_output(io, location):
+            if location.endswith(".avro"):
+                self.attempts[-1].append(location)
+            return real(io, location)
+
+        monkeypatch.setattr(GuardedFileIO, "new_output", new_output)
+
+    def lists(self, attempt):
+        return [path for path in self.attempts[attempt] if "/snap-" in path]
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {},
+        {"mode": "upsert", "keyColumns": "id", "upsertMode": "copy-on-write"},
+        {"mode": "upsert", "keyColumns": "id", "upsertMode": "merge-on-read"},
+    ],
+    ids=["append", "copy-on-write", "merge-on-read"],
+)
+@pytest.mark.parametrize("branch", ["other", "main"])
+def test_an_attempt_after_a_lost_race_writes_only_its_list(tmp_path, monkeypatch, mode, branch):
+    """Also where it merges manifests, and writes those of files that are removed or remain."""
+    life = IcebergLife(tmp_path, **mode)
+    for epoch in range(7):  # with the next one, there are eight manifests to merge
+        life.epoch(epoch, numbered(epoch))
+    table = table_of(tmp_path)
+    if branch == "other":
+        head = table.current_snapshot().snapshot_id
+        table.manage_snapshots().create_branch(head, "other").commit()
+    written = Written(monkeypatch)
+
+    def other_is_faster(commit):
+        table_of(tmp_path).append(numbered(90, 1), branch=branch)
+        written.attempts.append([])
+        commit()
+
+    at_next_commit(monkeypatch, other_is_faster)
+    changed = pa.table({"id": [3, 77], "text": ["new", "new"]})
+    life.epoch(7, changed)
+    first, second = written.attempts[0], written.attempts[1]
+    assert len(written.lists(0)) == len(written.lists(1)) == 1
+    assert len(first) > 2  # among them the merged one
+    limit = 0 if branch == "other" else 1  # it merges the other program's manifest, too
+    assert len(second) - 1 <= limit, second
+    listed = {
+        manifest.manifest_path
+        for snapshot in table_of(tmp_path).snapshots()
+        for manifest in snapshot.manifests(table.io)
+    }
+    there = {str(path) for path in tmp_path.glob("**/*-m*.avro")}
+    assert there == {path.removeprefix("file://") for path in listed}
+    rows = table_of(tmp_path).scan().to_arrow()["id"].to_pylist()
+    expected = [*range(70), 77] if mode else [*range(70), 3, 77]
+    assert sorted(rows) == sorted([*expected, *([90] if branch == "main" else [])])
