@@ -13,7 +13,7 @@ EXTENDS Integers, FiniteSets, TLC
 CONSTANTS
   Keys,
   Epochs,        \* of the stream
-  Appends,       \* how many rows other programs append, each in a file of its own
+  Appends,       \* how many rows other programs append, each in another file
   Deletes,       \* how many rows other programs delete by their position
   Compactions,
   Copies,        \* whether epochs write new files instead of positions
@@ -151,7 +151,7 @@ Spec == Init /\ [][Next]_vars
 
 Exact == {p[2] : p \in Live(table)} = wanted
 OnlyOnce == Cardinality(Live(table)) = Cardinality({p[2] : p \in Live(table)})
-\* A delete hits rows of earlier commits only: none of its own epoch, and none of a later one.
+\* A delete hits rows of earlier commits only: none of the same epoch, and none of a later one.
 OnlyEarlier == \A d \in table.deletes, f \in table.files :
                  \A r \in f.rows : Hits(d, f, r) => r.born < d.seq
 

@@ -537,7 +537,7 @@ class EpochCommit:
 
     def _has_succeeded(self, table: Table) -> bool:
         """Return True if the table has the snapshot of an attempt, despite the reported error."""
-        # All attempts have one snapshot id, and each has a list of its own.
+        # All attempts have one snapshot id, and each has another list.
         found = table.metadata.snapshot_by_id(self._attempts[0].producer.snapshot_id)
         if found is None:
             return False
