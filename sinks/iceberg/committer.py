@@ -49,7 +49,7 @@ from krishiv_spark.sinks.iceberg.lost_races import LostRaces
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.table_setup import CachedTable, adapt_to_changes, find_table
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
-from krishiv_spark.sinks.iceberg.written_manifests import WrittenManifests, delete_unlisted
+from krishiv_spark.sinks.iceberg.written_manifests import WrittenManifests
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
@@ -581,7 +581,9 @@ class EpochCommit:
         After an unknown outcome, each attempt may be in the table.
         """
         made, winner = [attempt.producer for attempt in self._attempts], self._winner
-        delete_unlisted(made, made if self.is_unknown or winner is None else [winner.producer])
+        EpochSnapshot.delete_unlisted(
+            made, made if self.is_unknown or winner is None else [winner.producer]
+        )
 
     def _to_failure(self) -> KrishivError:
         """Return the error of this commit; delete the manifests of its attempts if all lost."""
@@ -592,7 +594,7 @@ class EpochCommit:
                 f"{epoch} may or may not be in the table: {reason}; restart the query, which "
                 "checks the table and continues"
             )
-        delete_unlisted([attempt.producer for attempt in self._attempts], [])
+        EpochSnapshot.delete_unlisted([attempt.producer for attempt in self._attempts], [])
         winners = self._lost.describe()
         advice = f"; {winners}. Then restart the query" if winners else "; restart the query"
         return CommitRejected(

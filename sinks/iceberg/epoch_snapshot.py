@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,6 +40,7 @@ from krishiv_spark.iceberg._pyiceberg import (
     MergeAppend,
     commit_once,
     copy_manifest,
+    remove_written,
 )
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import create_metadata_uuid
@@ -187,6 +188,18 @@ class EpochSnapshot(MergeAppend):
     def list_path(self) -> str:
         """The path of the snapshot's list of manifests, once it is written."""
         return self._written_manifest_lists[-1]
+
+    @staticmethod
+    def delete_unlisted(attempts: Iterable[EpochSnapshot], keep: Iterable[EpochSnapshot]) -> None:
+        """Delete the manifests and lists of attempts, except for those that other attempts name.
+
+        Args:
+            attempts: All attempts of a commit.
+            keep: The attempts that are in the table, or may be.
+        """
+        listed = frozenset(path for one in keep for path in one.listed_paths)
+        for one in attempts:
+            remove_written(one, listed)
 
     def _get_manifest(
         self, content: tuple[Hashable, ...], write: Callable[[], ManifestFile]

@@ -7,17 +7,13 @@ manifests of an earlier one, and writes only the list, and those that the other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
-
-from krishiv_spark.iceberg._pyiceberg import remove_written
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
 
-    from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot
-
-__all__ = ["WrittenManifests", "delete_unlisted"]
+__all__ = ["WrittenManifests"]
 
 
 class WrittenManifests:
@@ -42,15 +38,3 @@ class WrittenManifests:
         if found is None:
             found = self._manifests[content] = write()
         return found
-
-
-def delete_unlisted(attempts: Iterable[EpochSnapshot], keep: Iterable[EpochSnapshot]) -> None:
-    """Delete the manifests and lists of attempts, except for those that other attempts name.
-
-    Args:
-        attempts: All attempts of a commit.
-        keep: The attempts that are in the table, or may be.
-    """
-    listed = frozenset(path for one in keep for path in one.listed_paths)
-    for one in attempts:
-        remove_written(one, listed)
