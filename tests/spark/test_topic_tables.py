@@ -11,6 +11,7 @@ from kafka_topics import LIMITS, make_topic
 from killers import Killer, assert_each_once
 from topic_tables_life import event
 
+from krishiv_spark import jobs
 from krishiv_spark.kafka.dev import open_cluster
 
 MIRROR = {"mode": "upsert", "changeFormat": "debezium", "schemaEvolution": "add"}
@@ -66,6 +67,40 @@ def test_a_topic_that_is_created_while_the_query_runs_gets_its_table(spark, shop
     assert read(tmp_path / "warehouse", "lake.customers") == [(1, "b")]
     assert read(tmp_path / "warehouse", "lake.lines") == [(7, 1)]
     assert read(tmp_path / "warehouse", "lake.orders") == [(7,), (8,)]
+
+
+JOB = """
+inputs:
+  - name: changes
+    format: krishiv-kafka
+    isStream: true
+    options:
+      kafka.bootstrap.servers: ${BROKERS}
+      subscribePattern: ${PREFIX}\\..*
+      startingOffsets: earliest
+outputs:
+  - name: changes
+    format: krishiv-iceberg
+    options:
+      table: lake_$${topic}.${topic.last}
+      warehouse: ${FOLDER}/warehouse
+      mode: upsert
+      changeFormat: debezium
+streaming: {checkpointLocation: "${FOLDER}/checkpoint", triggerMode: availableNow}
+"""
+
+
+def test_a_job_file_names_tables_by_topic(spark, shop, tmp_path):
+    bootstrap, prefix = shop
+    for name in ("a", "b"):
+        make_topic(bootstrap, f"{prefix}.{name}")
+        send(bootstrap, f"{prefix}.{name}", event({"id": 1, "name": name}, 1))
+    (tmp_path / "job.yaml").write_text(JOB)
+    given = {"BROKERS": bootstrap, "PREFIX": prefix, "FOLDER": str(tmp_path)}
+    for _ in range(2):  # the second start checks the log and the record of the target
+        jobs.JobRunner(spark, print).run(jobs.load(tmp_path / "job.yaml", variables=given))
+    for name in ("a", "b"):
+        assert read(tmp_path / "warehouse", f"lake_{prefix}_{name}.{name}") == [(1, name)]
 
 
 TOPICS, PER_TOPIC, KILLS = 4, 300, 6

@@ -8,16 +8,20 @@ import pytest
 from click.testing import CliRunner
 from database_life import RECORDS
 from iceberg_life import catalog_of
+from registered_events import make_envelope, make_event, make_row, running_schema_server
 from topic_tables_life import TopicLife, event
 
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitRejected, CommitUnknown, OptionError, SchemaError
 from krishiv_spark.formats import find_format
+from krishiv_spark.lifecycle.epoch_write import StreamWrite
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
+from krishiv_spark.operate.inspection.query_status import inspect_table
 from krishiv_spark.options.topic_names import check_pattern, name_by_topic
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.iceberg.committer import IcebergCommitter
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 
 def test_each_topic_gets_a_table_with_the_columns_and_the_key_of_its_events(tmp_path):
@@ -310,6 +314,62 @@ def test_other_writes_are_refused_before_a_row_moves(schema, streaming, mode, ma
     kind, options = sink_of()
     with pytest.raises((OptionError, SchemaError), match=match):
         kind(options, schema, mode, streaming=streaming).check()
+
+
+def test_records_in_avro_name_the_key_by_the_schema_of_their_keys(tmp_path):
+    with running_schema_server() as server:
+        keys = server.register(make_row({"order": "int", "line": "int"}, "Key"))
+        values = server.register(make_envelope({"order": "int", "line": "int", "n": "int"}))
+
+        def write(line, n):
+            row = {"order": 1, "line": line}
+            envelope = make_event("c", None, {**row, "n": n})
+            return server.write(keys, row), server.write(values, envelope)
+
+        life = TopicLife(tmp_path, **{"registry.url": server.url})
+        life.run(shop__lines=[write(1, 5), write(2, 6)])
+        life.run(shop__lines=[write(2, 7)])
+    assert life.rows("lake.lines") == [(1, 1, 5), (1, 2, 7)]
+
+
+def test_a_history_is_kept_for_each_topic(tmp_path):
+    schema = RECORDS.append(pa.field("timestamp", pa.timestamp("us", "UTC")))
+    options = {"mode": "scd2", "changeFormat": "debezium", "tableSchema": "id INT, name STRING"}
+    life = TopicLife(tmp_path, schema, **options)
+    for number, name in enumerate("xyz"):
+        rows = {
+            topic: [{**record(event({"id": 1, "name": name}, number)), "offset": number}]
+            for topic in ("a", "b")[: 1 + number % 2]
+        }
+        life.run(**rows)
+    for table, names in (("lake.a", ["x", "y", "z"]), ("lake.b", ["y"])):
+        found = life.table(table).scan().to_arrow().to_pylist()
+        assert sorted(row["name"] for row in found) == names
+        assert [row["name"] for row in found if row["is_current"]] == names[-1:]
+
+
+def record(pair):
+    return {"key": pair[0], "value": pair[1], "partition": 0, "timestamp": 0}
+
+
+def test_a_start_is_checked_without_an_effect(tmp_path):
+    life = TopicLife(tmp_path)
+
+    def check_start():
+        checkpoint = SparkCheckpoint(str(life.checkpoint))
+        open_log.cache_clear()
+        StreamWrite(life._make(), "q1", checkpoint).check_start()
+        StreamWrite(life._make(), None, checkpoint).check_start()
+
+    check_start()
+    assert not (tmp_path / "warehouse").exists()
+    life.run(a=[event({"id": 1}, 1)])
+    check_start()
+    other = TopicLife(tmp_path, table="other.${topic.last}", first=1)
+    with pytest.raises(PlanningFailed, match=r"were written to tables by topic .*lake"):
+        other.run(a=[event({"id": 1}, 1)])
+    assert inspect_table(life.given, "q1") is None
+    assert life.names() == ["lake.a"]
 
 
 def test_a_fan_out_has_tables_by_topic_beside_an_archive(tmp_path):

@@ -71,7 +71,7 @@ def inspect_table(given: Mapping[str, str], query: str) -> TableStatus | None:
         query: Id of the query.
 
     Returns:
-        The state; None if the options name no Iceberg table.
+        The state; None if the options name no Iceberg table, or one for each topic.
 
     Raises:
         OptionError: If an option is invalid.
@@ -84,6 +84,8 @@ def inspect_table(given: Mapping[str, str], query: str) -> TableStatus | None:
     from krishiv_spark.sinks.iceberg.table_setup import find_table
 
     options = IcebergSinkOptions.parse(IcebergSinkOptions.select(given), "krishiv-spark status")
+    if options.is_by_topic:
+        return None  # the epoch log has the state of the query
     try:
         table = find_table(options)
     except KrishivError as error:
