@@ -1,7 +1,4 @@
-"""Mistakes of users of krishiv-postgresql: the first line states the fault and its correction.
-
-docs/postgresql.md has a table of these cases.
-"""
+"""Mistakes of users of krishiv-postgresql: the first line states the fault and its correction."""
 
 import re
 
@@ -10,7 +7,6 @@ import pytest
 from pg_onlooker import Database
 from pg_server import open_killable
 from postgres import USER, find_programs
-from wheels import ROOT
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.formats import PostgresqlDataSource
@@ -166,9 +162,3 @@ def test_the_first_line_states_it_and_no_row_moves(database, case):
     assert not {"hunter3-secret", "hunter2-very-secret"} & set(re.findall(r"[\w-]+", first))
     count = database.run("SELECT sum(reltuples) FROM pg_class WHERE relname LIKE 'krishiv_%'")
     assert (count[0][0] or 0) <= 0
-
-
-def test_the_page_has_every_case():
-    page = (ROOT / "docs/postgresql.md").read_text()
-    missing = [case for case in CASES if f"| {case} |" not in page]
-    assert missing == []

@@ -16,7 +16,6 @@ from pg_pool import open_pooled
 from pg_server import open_killable
 from postgres import find_programs
 from pyspark.sql import datasource as spark
-from wheels import ROOT
 
 from krishiv_spark.arrow.conform import conform
 from krishiv_spark.errors import KrishivError, SchemaError, StorageError
@@ -562,11 +561,6 @@ def test_the_first_line_states_it(database, case):
     assert re.search(line, first), first
     assert rest == []
     assert "hunter2-very-secret" not in first
-
-
-def test_the_page_has_every_case():
-    page = (ROOT / "docs/postgresql.md").read_text()
-    assert [case for case in CASES if f"| {case} |" not in page] == []
 
 
 def test_a_stream_is_refused(database):
