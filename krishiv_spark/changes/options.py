@@ -99,7 +99,9 @@ def _parse_registry(given: object) -> object:
                     f"option {key!r} has no effect: each event is read with the schema that it "
                     "names; remove the option"
                 )
-    return RegistrySettings.from_options(given)
+    found = RegistrySettings.from_options(given)
+    found.check_wire()
+    return found
 
 
 TimeUnits = Annotated[Mapping[str, TimestampUnit], BeforeValidator(_parse_units)]

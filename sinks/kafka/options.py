@@ -69,6 +69,7 @@ class SinkRegistry:
         if "key.version" in found:
             versioned.append("key")
         settings = RegistrySettings.from_options(given, own)
+        settings.check_wire()
         return cls(settings, strategy, texts == {"true"}, tuple(versioned))
 
     def secrets(self) -> set[str]:

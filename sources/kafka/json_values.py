@@ -49,6 +49,10 @@ class JsonValues:
         self._names = [each.name for each in known]
         self._parser = JsonParser(pa.struct(list(fields)), rules, looks_for_more=looks_for_more)
 
+    def frame(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the values of rows unchanged; see `ValueParser`."""
+        return batch.column("value")
+
     def parse(self, values: pa.Array) -> ParsedValues:
         """Parse values; see `ValueParser`."""
         return self._parser.parse(values)

@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.registry import RegistrySettings
+from krishiv_spark.kafka.schemas.registry import Part, RegistrySettings
 from krishiv_spark.sources.kafka.reader_schemas import ReaderSchema
 from krishiv_spark.sources.kafka.registered_values import RegisteredValues
 from krishiv_spark.sources.kafka.values import ERROR_COLUMN, RAW_KEY_COLUMN, locate
 
 __all__ = ["KEY", "RegisteredKeys", "key_field"]
 
-KEY = "key"
+KEY: Part = "key"
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class RegisteredKeys:
             )
         only = reader.fields[0].name
         fields = [*kind] if self._is_record else [pa.field(only, kind)]
-        self._parser = RegisteredValues(settings, reader, fields)
+        self._parser = RegisteredValues(settings, reader, fields, KEY)
         self._bad = bad
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -66,20 +66,21 @@ class RegisteredKeys:
             SchemaError: If a key is bad, and the options make that an error.
         """
         keys = batch.column(KEY)
-        parsed = self._parser.parse(keys)
+        framed = self._parser.frame(batch)
+        parsed = self._parser.parse(framed)
         if len(parsed.bad):
-            self._report(batch, keys, int(parsed.bad[0]), len(parsed.bad))
+            self._report(batch, framed, int(parsed.bad[0]), len(parsed.bad))
         objects = parsed.objects
         columns = {name: batch.column(name) for name in batch.schema.names}
         columns[KEY] = objects if self._is_record else objects.field(0)
         if self._bad == "divert":
-            columns.update(self._divert(keys, parsed.bad))
+            columns.update(self._divert(keys, framed, parsed.bad))
         return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
 
-    def _divert(self, keys: pa.Array, bad: np.ndarray) -> dict[str, pa.Array]:
+    def _divert(self, keys: pa.Array, framed: pa.Array, bad: np.ndarray) -> dict[str, pa.Array]:
         is_bad = np.zeros(len(keys), np.bool_)
         is_bad[bad] = True
-        reasons = map(self._parser.explain, keys.take(pa.array(bad)).to_pylist())
+        reasons = map(self._parser.explain, framed.take(pa.array(bad)).to_pylist())
         texts = pa.array(
             [f"the {self._parser.form} key {reason}" for reason in reasons], pa.string()
         )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from krishiv_spark.arrow.parsed_values import ParsedValues, UnknownFields
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OffsetError, OptionError, SchemaError
-from krishiv_spark.kafka.schemas.frames import Framed, read_frames
+from krishiv_spark.kafka.schemas.frames import Framed, WireFormat, join_headers, read_frames
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.kafka.schemas.registry import (
     Part,
@@ -36,6 +36,14 @@ from krishiv_spark.sources.kafka.reader_schemas import (
 __all__ = ["RegisteredValues", "check_pinned", "find_schema", "make_reader_schema", "pin"]
 
 _PREFIXES = {"value": "", "key": "key."}
+_BEGINNINGS: dict[WireFormat, str] = {
+    "confluent": "does not begin as a serializer of a schema registry writes it (a zero byte and "
+    "the schema's id in four bytes); 'registry.wire.format' names other forms",
+    "headers": "has no schema: no header names it, and the bytes do not begin with its id",
+    "apicurio": "does not begin with a zero byte and the schema's id in eight bytes: compare "
+    "'registry.wire.format' with the settings of the writer",
+}
+"""By the form of headers: the fault of a value that does not begin with one."""
 
 
 def find_schema(options: KafkaSourceOptions, part: Part = "value") -> ReaderSchema:
@@ -140,26 +148,40 @@ class RegisteredValues:
         settings: The registry.
         reader: The reader's schema.
         fields: The fields to read, with the types of their columns.
+        part: The part of records.
     """
 
     def __init__(
-        self, settings: RegistrySettings, reader: ReaderSchema, fields: Sequence[pa.Field]
+        self,
+        settings: RegistrySettings,
+        reader: ReaderSchema,
+        fields: Sequence[pa.Field],
+        part: Part = "value",
     ) -> None:
         self.form = reader.form
         self._registry: SchemaRegistry = open_registry(settings)
-        self._reader = reader
+        self._reader, self._part = reader, part
         self._names = frozenset(each.name for each in fields)
         self._schema = pa.schema([each.with_nullable(nullable=True) for each in fields])
-        self._decoders: dict[int, RecordDecoder | str] = {}
+        self._wire: WireFormat = settings.wire
+        self._decoders: dict[int | str, RecordDecoder | str] = {}
+
+    def frame(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return values with the headers that name their schemas; see `ValueParser`."""
+        values = batch.column(self._part)
+        if self._wire != "headers":
+            return values
+        return join_headers(values, batch.column("headers"), self._part)
 
     def parse(self, values: pa.Array) -> ParsedValues:
         """Decode values; see `ValueParser`."""
-        frames = read_frames(values)
+        frames = read_frames(values, self._wire)
         parts: list[pa.Array] = []
         rows: list[NDArray[np.int64]] = []
         bad = [frames.find_invalid()]
         for schema_id in frames.find_ids():
-            decoder, selected = self._decoder(schema_id), frames.select(schema_id)
+            decoder = self._decoder(frames.guids.get(schema_id, schema_id))
+            selected = frames.select(schema_id)
             if isinstance(decoder, str):
                 bad.append(selected)
                 continue
@@ -177,13 +199,11 @@ class RegisteredValues:
         """Return the fault of a bad value."""
         if value is None:
             return "is missing (a tombstone)"
-        frames = read_frames(pa.array([value], pa.binary()))
+        frames = read_frames(pa.array([value], pa.binary()), self._wire)
         if not frames.find_ids():
-            return (
-                "does not begin as a serializer of a schema registry writes it (a zero byte and "
-                "the schema's id in four bytes)"
-            )
-        decoder = self._decoder(frames.find_ids()[0])
+            return _BEGINNINGS[self._wire]
+        (number,) = frames.find_ids()
+        decoder = self._decoder(frames.guids.get(number, number))
         if isinstance(decoder, str):
             return decoder
         return f"is not valid for its schema: {_decode_errors(decoder, frames)}"
@@ -192,12 +212,14 @@ class RegisteredValues:
         """Raise: fields that the reader's schema does not have are skipped by each form's rules."""
         raise NotImplementedError
 
-    def _decoder(self, schema_id: int) -> RecordDecoder | str:
+    def _decoder(self, schema_id: int | str) -> RecordDecoder | str:
         """Return the decoder of a writer's schema, or why its records cannot be read."""
         found = self._decoders.get(schema_id)
         if found is None:
             try:
-                writer = self._registry.find(schema_id)
+                by_guid = isinstance(schema_id, str)
+                registry = self._registry
+                writer = registry.find_guid(schema_id) if by_guid else registry.find(schema_id)
                 if writer.kind != self._reader.registered.kind:
                     raise SchemaError(f"it is of the form {writer.kind}")
                 found = self._reader.make_decoder(writer, self._names)

@@ -160,12 +160,19 @@ class KafkaRowSchema:
             found |= {"key", *POSITION_COLUMNS}
         if self._has_source:
             found |= {*SOURCE_PARTS}
+        if self._reads_headers:
+            found.add("headers")
         return frozenset(found | {"value", *POSITION_COLUMNS} if self._has_form else found)
 
     @property
     def _has_source(self) -> bool:
         is_field = any(field.name == SOURCE_COLUMN for field in self.fields)
         return SOURCE_COLUMN in self.schema.names and not is_field
+
+    @property
+    def _reads_headers(self) -> bool:
+        registry = self.options.registry
+        return registry is not None and registry.wire == "headers"
 
     @property
     def _has_form(self) -> bool:

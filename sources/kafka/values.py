@@ -88,6 +88,10 @@ class ValueParser(Protocol):
     form: str
     """The name of the form, for messages."""
 
+    def frame(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the values of some rows of Kafka as the other methods take them."""
+        ...
+
     def parse(self, values: pa.Array) -> ParsedValues:
         """Parse binary values; null becomes null, and is not bad."""
         ...
@@ -146,14 +150,14 @@ class ValueDecoder:
                 error; or if a column that is NOT NULL would contain a null.
         """
         batch = self._handle_nulls(batch)
-        values = batch.column("value")
+        values = self._parser.frame(batch)
         parsed = self._parser.parse(values)
         is_bad = self._find_bad(values, parsed.objects, parsed.bad)
         columns = {name: batch.column(name) for name in batch.schema.names}
-        columns.update(self._extra_columns(batch, is_bad))
+        columns.update(self._extra_columns(batch, values, is_bad))
         objects = parsed.objects
         if is_bad.any():
-            self._handle_bad(batch, is_bad)
+            self._handle_bad(batch, values, is_bad)
             objects = pc.if_else(pa.array(~is_bad), objects, pa.scalar(None, objects.type))
         columns.update(zip((each.name for each in self._fields), objects.flatten(), strict=True))
         if self._policies.unknown != "ignore":
@@ -227,12 +231,14 @@ class ValueDecoder:
                 is_bad[suspects[self._parser.find_empty(values.take(pa.array(suspects)))]] = True
         return is_bad | is_null if self._policies.null == "bad" else is_bad
 
-    def _handle_bad(self, batch: pa.RecordBatch, is_bad: NDArray[np.bool_]) -> None:
+    def _handle_bad(
+        self, batch: pa.RecordBatch, values: pa.Array, is_bad: NDArray[np.bool_]
+    ) -> None:
         bad = np.flatnonzero(is_bad)
         self._counts.bad += len(bad)
         text = (
             f"{locate(batch, int(bad[0]))}: the {self._parser.form} value "
-            f"{self._parser.explain(batch.column('value')[int(bad[0])].as_py())}; "
+            f"{self._parser.explain(values[int(bad[0])].as_py())}; "
             f"{len(bad)} of the {len(batch)} values around it cannot be read"
         )
         if self._policies.bad == "fail":
@@ -249,12 +255,13 @@ class ValueDecoder:
         _log.warning("%s", text)
 
     def _extra_columns(
-        self, batch: pa.RecordBatch, is_bad: NDArray[np.bool_]
+        self, batch: pa.RecordBatch, values: pa.Array, is_bad: NDArray[np.bool_]
     ) -> Iterator[tuple[str, pa.Array]]:
         """Yield the columns that describe bad values, if the schema has them."""
-        values, names = batch.column("value"), self._schema.names
+        names = self._schema.names
         if RAW_COLUMN in names:
-            yield RAW_COLUMN, pc.if_else(pa.array(is_bad), values, pa.scalar(None, pa.binary()))
+            raw = batch.column("value")
+            yield RAW_COLUMN, pc.if_else(pa.array(is_bad), raw, pa.scalar(None, pa.binary()))
         if ERROR_COLUMN in names:
             bad = np.flatnonzero(is_bad)
             reasons = map(self._parser.explain, values.take(pa.array(bad)).to_pylist())

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["Framed", "read_frames"]
+from krishiv_spark.arrow.compute import pc
 
-_HEADER_BYTES = 5
-"""Confluent's wire format 0: a zero byte, the schema's id in four bytes (big-endian), the data.
+__all__ = ["Framed", "WireFormat", "join_headers", "read_frames"]
+
+WireFormat: TypeAlias = Literal["confluent", "headers", "apicurio"]
+"""The location of the schema's id: before the data in four bytes (``confluent``), in a header of
+the record (``headers``), before the data in eight bytes (``apicurio``)."""
+
+_ID_BYTES = {"confluent": 4, "headers": 4, "apicurio": 8}
+_GUID_BYTES = 16
+"""Confluent's wire formats: a zero byte and the id (big-endian), or a byte of 1 and the GUID.
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/"""
+_FIRST_GUID = 2**62
+"""Number of the first GUID of a batch, where ids of schemas end."""
 _NO_VALUE = -1
 _BAD = -2
 
@@ -26,16 +38,19 @@ class Framed:
         starts: Where each record starts in them, after its header; -1 for one without a value, and
             for one whose header is not valid.
         ends: Where each record ends, exclusive.
-        ids: The id of each record's schema; -1 without a value, -2 if the header is not valid.
+        ids: The id of each record's schema; -1 without a value, -2 if the header is not valid. For
+            a GUID, a number of this batch.
+        guids: The GUIDs by their numbers.
     """
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
     ids: NDArray[np.int64]
+    guids: Mapping[int, str] = field(default_factory=dict)
 
     def find_ids(self) -> list[int]:
-        """Return the ids of the schemas, each once."""
+        """Return the ids of the schemas, and the numbers of GUIDs, each once."""
         return [int(each) for each in np.unique(self.ids) if each >= 0]
 
     def find_invalid(self) -> NDArray[np.int64]:
@@ -47,21 +62,73 @@ class Framed:
         return np.flatnonzero(self.ids == schema_id)
 
 
-def read_frames(values: pa.BinaryArray) -> Framed:
-    """Read the headers of values, all at once."""
+def read_frames(values: pa.BinaryArray, wire: WireFormat = "confluent") -> Framed:
+    """Read the headers of values, all at once.
+
+    Args:
+        values: Records after their headers; null for none.
+        wire: The form of the headers; for ``headers`` see `join_headers`.
+    """
+    id_bytes = _ID_BYTES[wire]
     offsets, data = _buffers(values)
     starts, ends = offsets[:-1].copy(), offsets[1:].copy()
     ids = np.full(len(values), _BAD, np.int64)
-    fits = ends - starts >= _HEADER_BYTES
+    fits = ends - starts > id_bytes
     at = starts[fits]
-    parts = [data[at + n].astype(np.int64) for n in range(_HEADER_BYTES)]
-    found = (parts[1] << 24) | (parts[2] << 16) | (parts[3] << 8) | parts[4]
-    ids[fits] = np.where(parts[0] == 0, found, _BAD)
+    found = np.zeros(len(at), np.int64)
+    for n in range(id_bytes):
+        found = (found << 8) | data[at + 1 + n]
+    is_id = (data[at] == 0) & (found >= 0) & (found < _FIRST_GUID)
+    ids[fits] = np.where(is_id, found, _BAD)
+    sizes = np.full(len(values), 1 + id_bytes)
+    guids = _read_guids(data, starts, ends, ids, sizes) if wire == "headers" else {}
     if values.null_count:
         ids[values.is_null().to_numpy(zero_copy_only=False)] = _NO_VALUE
-    starts += _HEADER_BYTES
+    starts += sizes
     starts[ids < 0] = _NO_VALUE
-    return Framed(data, starts, ends, ids)
+    return Framed(data, starts, ends, ids, guids)
+
+
+def _read_guids(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    ids: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+) -> dict[int, str]:
+    """Return GUIDs by numbers; set the ids and sizes of headers of values that begin with one."""
+    rows = np.flatnonzero(ends - starts > _GUID_BYTES)
+    rows = rows[data[starts[rows]] == 1]
+    if not len(rows):
+        return {}
+    octets = data[(starts[rows] + 1)[:, None] + np.arange(_GUID_BYTES)]
+    found, numbers = np.unique(octets, axis=0, return_inverse=True)
+    ids[rows] = _FIRST_GUID + numbers.reshape(-1)
+    sizes[rows] = 1 + _GUID_BYTES
+    return {_FIRST_GUID + n: str(UUID(bytes=each.tobytes())) for n, each in enumerate(found)}
+
+
+def join_headers(values: pa.BinaryArray, headers: pa.ListArray, part: str) -> pa.Array:
+    """Return values after the header that names their schema; a value without one is unchanged.
+
+    Confluent's serializers write ``__value_schema_id`` or ``__key_schema_id``: a byte of 1 and a
+    GUID, or a zero byte and an id, and for Protobuf the numbers of the message.
+
+    Args:
+        values: Keys or values.
+        headers: The headers of each record: lists of structs of ``key`` and ``value``.
+        part: "key" or "value".
+    """
+    flat = headers.flatten()
+    is_id = pc.equal(flat.field("key"), f"__{part}_schema_id").to_numpy(zero_copy_only=False)
+    rows = headers.value_parent_indices().to_numpy(zero_copy_only=False)[is_id]
+    if not len(rows):
+        return values
+    which = np.full(len(values), -1, np.int64)
+    which[rows[::-1]] = np.flatnonzero(is_id)[::-1]  # of several headers, the first one counts
+    before = flat.field("value").take(pa.array(which, mask=which < 0))
+    before = pc.coalesce(before, pa.scalar(b"", before.type))
+    return pc.binary_join_element_wise(before, values, b"")
 
 
 def _buffers(values: pa.BinaryArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:

@@ -12,12 +12,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError
 from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
+from krishiv_spark.kafka.schemas.frames import WireFormat
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.messages.redaction import redact
 from krishiv_spark.messages.suggestions import did_you_mean
@@ -66,6 +67,7 @@ _OWN_SETTINGS = (
     "key.version",
     "key.message",
     "timeout",
+    "wire.format",
 )
 """Options of this package, which the client does not get."""
 
@@ -106,6 +108,7 @@ class RegistrySettings:
         key_version: Version of the subject of keys; None takes the newest.
         message: Name of the Protobuf message of values; None takes the first one of the schema.
         key_message: Name of the Protobuf message of keys; None takes the first one of the schema.
+        wire: The location of a schema's id in records.
     """
 
     values: tuple[tuple[str, str], ...] = field(repr=False)
@@ -116,6 +119,7 @@ class RegistrySettings:
     key_version: int | None = None
     message: str | None = None
     key_message: str | None = None
+    wire: WireFormat = "confluent"
 
     @classmethod
     def from_options(cls, given: Mapping[str, str], others: Sequence[str] = ()) -> RegistrySettings:
@@ -147,6 +151,7 @@ class RegistrySettings:
             _read_version("key.version", own.get("key.version", "latest")),
             own.get("message"),
             own.get("key.message"),
+            _read_wire(own.get("wire.format", "confluent")),
         )
 
     def secrets(self) -> set[str]:
@@ -187,6 +192,18 @@ class RegistrySettings:
                     "'protobuf'"
                 )
 
+    def check_wire(self) -> None:
+        """Refuse another form than Confluent's, for users of the registry that have only that.
+
+        Raises:
+            ValueError: If there is one.
+        """
+        if self.wire != "confluent":
+            raise ValueError(
+                f"option 'registry.wire.format' = {self.wire!r} is for the source of krishiv-kafka "
+                "only: leave it out"
+            )
+
     @property
     def url(self) -> str:
         """The address, without a login."""
@@ -225,6 +242,15 @@ def _read_version(name: str, text: str) -> int | None:
     return int(text)
 
 
+def _read_wire(text: str) -> WireFormat:
+    try:
+        return TypeAdapter(WireFormat).validate_python(text.strip().lower())
+    except ValidationError:
+        names = ", ".join(map(repr, get_args(WireFormat)))
+        hint = did_you_mean(text, get_args(WireFormat), f"there are {names}")
+        raise ValueError(f"option 'registry.wire.format' = {text!r}: {hint}") from None
+
+
 def _read_timeout(text: str) -> float:
     try:
         return TypeAdapter(Duration).validate_python(text) / 1000
@@ -244,6 +270,7 @@ class SchemaRegistry:
         self._settings = settings
         self._client = _create_client(settings)
         self._by_id: dict[int, RegisteredSchema] = {}
+        self._by_guid: dict[str, RegisteredSchema] = {}
         self._by_text: dict[tuple[str, str, str], RegisteredSchema] = {}
 
     def find(self, schema_id: int) -> RegisteredSchema:
@@ -259,6 +286,20 @@ class SchemaRegistry:
                 f"the schema {schema_id}", lambda: self._client.get_schema(schema_id), _IN_TASK_S
             )
             found = self._by_id[schema_id] = self._read(schema_id, raw, 0)
+        return found
+
+    def find_guid(self, guid: str) -> RegisteredSchema:
+        """Return the schema of a GUID, as `find`; its id is 0.
+
+        Raises:
+            SchemaError: If the registry has no such GUID; not every registry has GUIDs.
+            KrishivError: As for `find`.
+        """
+        found = self._by_guid.get(guid)
+        if found is None:
+            what = f"the schema with the GUID {guid}"
+            raw = self._ask(what, lambda: self._client.get_schema_by_guid(guid), _IN_TASK_S)
+            found = self._by_guid[guid] = self._read(0, raw, 0)
         return found
 
     def find_version(self, subject: str, version: int | None) -> RegisteredSchema:
