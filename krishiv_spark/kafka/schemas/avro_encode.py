@@ -44,6 +44,11 @@ class AvroEncoder:
 
     def _explain(self, at: int) -> SchemaError:
         path = self._program.paths[at]
+        if self._program.code[4 * at] == EncodeOp.NO_MEMBER:
+            return SchemaError(
+                f"column {path or 'value'!r}: in a row all members are null, and the Avro union "
+                "does not have null: filter such rows, or add null to the union"
+            )
         if self._program.code[4 * at] == EncodeOp.FIXED:
             size = self._program.code[4 * at + 2]
             return SchemaError(

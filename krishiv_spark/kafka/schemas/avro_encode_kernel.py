@@ -25,6 +25,7 @@ _DOUBLE, _BYTES, _FIXED, _DECIMAL = (
 )
 _CONSTANT, _NULLABLE, _REQUIRED = EncodeOp.CONSTANT, EncodeOp.NULLABLE, EncodeOp.REQUIRED
 _LIST, _NEXT = EncodeOp.LIST, EncodeOp.NEXT
+_MEMBER, _JUMP, _NO_MEMBER = EncodeOp.MEMBER, EncodeOp.JUMP, EncodeOp.NO_MEMBER
 
 _DECIMAL_BYTES = 16
 _STEP = 4  # numbers of an instruction
@@ -168,6 +169,17 @@ def encode_records(
                 copy(out, at, octets, numbers[where], size)
                 at += size
                 pc += 1
+            elif op == _MEMBER:
+                if valid_at[column] >= 0 and valid[valid_at[column] + index] == 0:
+                    pc = two
+                else:
+                    out[at] = three
+                    at += 1
+                    pc += 1
+            elif op == _JUMP:
+                pc = column
+            elif op == _NO_MEMBER:
+                return pc
             else:
                 break
         ends[row] = at

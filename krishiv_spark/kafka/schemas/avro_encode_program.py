@@ -36,6 +36,9 @@ class EncodeOp:
     REQUIRED = 10  # column
     LIST = 11  # column, target of an empty list
     NEXT = 12  # start of an element
+    MEMBER = 13  # column, target if it is null, the byte of its branch
+    JUMP = 14  # target
+    NO_MEMBER = 15
 
 
 _NUMBER_BYTES = 10
@@ -47,6 +50,7 @@ _MOST_BYTES = {
     EncodeOp.DOUBLE: 8,
     EncodeOp.BYTES: _NUMBER_BYTES,
     EncodeOp.NULLABLE: 1,
+    EncodeOp.MEMBER: 1,
     EncodeOp.LIST: _NUMBER_BYTES + 1,
 }
 """Most bytes that an instruction writes, without those of texts."""
@@ -159,11 +163,14 @@ class _EncodeCompiler:
 
     def _emit_union(self, of: AvroType, kind: pa.DataType, node: Node, *, is_root: bool) -> None:
         one = find_single_type(of)
-        if one is None or len(of.items) >= _MOST_BRANCHES:
+        if len(of.items) >= _MOST_BRANCHES:
             raise SchemaError(
-                f"{self._where()} has the Avro type {describe(of)}: of unions, only those of null "
-                "and one type can be written"
+                f"{self._where()} has the Avro type {describe(of)}: unions of up to "
+                f"{_MOST_BRANCHES - 1} types can be written"
             )
+        if one is None:
+            self._emit_members(of, kind, node)
+            return
         branch = _branch(of, one.kind)
         if of.is_nullable and not is_root:
             both = _branch(of, "null") << 8 | branch
@@ -175,6 +182,35 @@ class _EncodeCompiler:
                 self.add(EncodeOp.REQUIRED, node.index)
             self.write(bytes([branch]))
             self._emit_value(one, kind, node)
+
+    def _emit_members(self, of: AvroType, kind: pa.DataType, node: Node) -> None:
+        """Encode a STRUCT with a field for each type of a union, of which a row may have one."""
+        names = {f"member{n}": each for n, each in enumerate(of.values)}
+        strange = pa.types.is_struct(kind) and any(each.name not in names for each in kind)
+        if not pa.types.is_struct(kind) or strange:
+            raise self._mismatch(of, kind)
+        node.kind = "struct"
+        jumps = []
+        for each in kind:
+            if pa.types.is_null(each.type):
+                continue
+            self._path.append(each.name)
+            child, member = self._new("null"), names[each.name]
+            node.names.append(each.name)
+            node.children.append(child)
+            branch = 2 * of.items.index(member)
+            at = self.add(EncodeOp.MEMBER, child.index, 0, branch)
+            self._emit_value(member, each.type, child)
+            jumps.append(self.add(EncodeOp.JUMP))
+            self.code[at] = (EncodeOp.MEMBER, child.index, len(self.code), branch)
+            self._path.pop()
+        node.choices = (tuple(range(len(node.children))),)
+        if of.is_nullable:
+            self.write(bytes([_branch(of, "null")]))
+        else:
+            self.add(EncodeOp.NO_MEMBER)
+        for jump in jumps:
+            self.code[jump] = (EncodeOp.JUMP, len(self.code), 0, 0)
 
     # --- values
 
@@ -334,7 +370,12 @@ _TYPE_NAMES = {
 def _name_types(of: AvroType) -> Iterator[str]:
     """Yield the SQL types of columns that a type can hold."""
     logical = of.logical or ""
-    if of.kind == "union":
+    if of.kind == "union" and find_single_type(of) is None:
+        members = (
+            f"member{n}: {' or '.join(_name_types(each))}" for n, each in enumerate(of.values)
+        )
+        yield f"STRUCT<{', '.join(members)}> with one field that is not null"
+    elif of.kind == "union":
         for each in of.values:
             yield from _name_types(each)
     elif logical == "decimal":
