@@ -16,7 +16,7 @@ from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.arrow.cast import Zone
-from krishiv_spark.arrow.json_types import TimeUnit, parse_units
+from krishiv_spark.arrow.json_types import JsonRules, TimeUnit, parse_units
 from krishiv_spark.kafka.config import KafkaOptions
 from krishiv_spark.kafka.records.scanner import INFLATED_BYTES
 from krishiv_spark.kafka.schemas.registry import REGISTERED_FORMS, Part, RegistrySettings
@@ -415,6 +415,12 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
         """Return the form of values or keys."""
         return self.key_format if part == "key" else self.value_format
 
+    def rules_of(self, part: Part) -> JsonRules:
+        """Return the time zone and the units of times in JSON; keys have none."""
+        if part == "key":
+            return JsonRules()
+        return JsonRules(self.time_zone, self.epoch_unit or {})
+
     @property
     def committed(self) -> bool:
         """True if only rows of committed transactions are read."""
@@ -502,14 +508,15 @@ def _check_rows(options: KafkaSourceOptions) -> None:
     if options.registry is not None:
         options.registry.check_messages(options.value_format, options.key_format)
     json: tuple[str, ...] = ("json",)
+    by_name = (*json, "json-schema")
     both = (*json, *REGISTERED_FORMS)
     for name, is_used, forms in (
         ("valueSchema", options.value_schema is not None, json),
         ("badRecords", options.bad_records != "fail" and options.key_format == "raw", both),
         ("nullValues", options.null_values is not None, both),
-        ("unknownFields", options.unknown_fields != "ignore", json),
-        ("timeZone", options.time_zone is not None, json),
-        ("epochUnit", options.epoch_unit is not None, json),
+        ("unknownFields", options.unknown_fields != "ignore", by_name),
+        ("timeZone", options.time_zone is not None, by_name),
+        ("epochUnit", options.epoch_unit is not None, by_name),
     ):
         if is_used and options.value_format not in forms:
             wanted = " or ".join(map(repr, forms))

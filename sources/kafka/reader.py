@@ -233,7 +233,8 @@ class KafkaReader(StreamReader[KafkaOffset, TaskRanges]):
         from krishiv_spark.kafka.schemas.registry import open_registry
         from krishiv_spark.sources.kafka.registered_values import make_reader_schema
 
-        return make_reader_schema(open_registry(settings).find(schema_id), settings, part)
+        found = open_registry(settings).find(schema_id)
+        return make_reader_schema(found, settings, part, self.options.rules_of(part))
 
 
 def _make_cache() -> deque[tuple[KafkaOffset, QueryPosition]]:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from krishiv_spark.arrow.json_types import JsonRules
 from krishiv_spark.arrow.parsed_values import ParsedValues, UnknownFields
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OffsetError, OptionError, SchemaError
@@ -61,13 +62,23 @@ def find_schema(options: KafkaSourceOptions, part: Part = "value") -> ReaderSche
             f"the subject {subject!r} has a schema of the form {found.kind}, "
             f"and '{part}Format' is {form!r}"
         )
-    return make_reader_schema(found, settings, part)
+    return make_reader_schema(found, settings, part, options.rules_of(part))
 
 
 def make_reader_schema(
-    registered: RegisteredSchema, settings: RegistrySettings, part: Part
+    registered: RegisteredSchema,
+    settings: RegistrySettings,
+    part: Part,
+    rules: JsonRules | None = None,
 ) -> ReaderSchema:
-    """Return a schema of a registry as the reader's of values or keys."""
+    """Return a schema of a registry as the reader's of values or keys.
+
+    Args:
+        registered: The schema.
+        settings: The registry.
+        part: The part of records.
+        rules: Time zone and units of JSON; None for none.
+    """
     if registered.kind == "avro":
         return AvroSchema(registered)
     if registered.kind == "protobuf":
@@ -75,7 +86,7 @@ def make_reader_schema(
         return ProtobufSchema(registered, message)
     from krishiv_spark.sources.kafka.json_schemas import JsonSchema
 
-    return JsonSchema(registered)
+    return JsonSchema(registered, rules=rules or JsonRules())
 
 
 def _settings(options: KafkaSourceOptions, part: Part) -> RegistrySettings:
@@ -209,17 +220,25 @@ class RegisteredValues:
         return f"is not valid for its schema: {_decode_errors(decoder, frames)}"
 
     def find_unknown(self, values: pa.Array) -> UnknownFields:
-        """Raise: fields that the reader's schema does not have are skipped by each form's rules."""
-        raise NotImplementedError
+        """Return the fields of JSON that the schema does not have; other forms have no names."""
+        frames = read_frames(values, self._wire)
+        number = frames.find_ids()[0]  # the values are readable, and JSON of all ids is read alike
+        decoder = self._decoder(frames.guids.get(number, number))
+        found: UnknownFields = decoder.find_unknown(  # type: ignore[union-attr]  # of JSON only
+            frames.data, frames.starts, frames.ends
+        )
+        return found
 
     def _decoder(self, schema_id: int | str) -> RecordDecoder | str:
         """Return the decoder of a writer's schema, or why its records cannot be read."""
         found = self._decoders.get(schema_id)
         if found is None:
             try:
-                by_guid = isinstance(schema_id, str)
-                registry = self._registry
-                writer = registry.find_guid(schema_id) if by_guid else registry.find(schema_id)
+                writer = (
+                    self._registry.find_guid(schema_id)
+                    if isinstance(schema_id, str)
+                    else self._registry.find(schema_id)
+                )
                 if writer.kind != self._reader.registered.kind:
                     raise SchemaError(f"it is of the form {writer.kind}")
                 found = self._reader.make_decoder(writer, self._names)

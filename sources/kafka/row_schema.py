@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from krishiv_spark.arrow.column_text import parse_fields
-from krishiv_spark.arrow.json_types import EVERY_TIME, JsonRules, build_form
+from krishiv_spark.arrow.json_types import EVERY_TIME, build_form
 from krishiv_spark.arrow.schemas import conform, select_columns
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.scanner import SCHEMA
@@ -205,7 +205,7 @@ class KafkaRowSchema:
             values = RegisteredValues(options.registry, self.value_schema, self.fields)
             return ValueDecoder(self.schema, self.fields, policies, values)
         finds_all = policies.unknown != "ignore" and len(self.fields) == len(self.known)
-        rules = _json_rules(options)
+        rules = options.rules_of("value")
         parser = JsonValues(self.fields, self.known, rules, looks_for_more=finds_all)
         return ValueDecoder(self.schema, self.fields, policies, parser, finds_all_unknown=finds_all)
 
@@ -237,10 +237,6 @@ class KafkaRowSchema:
             yield self._decoder.decode(part) if self._has_form else part.select(self.schema.names)
 
 
-def _json_rules(options: KafkaSourceOptions) -> JsonRules:
-    return JsonRules(options.time_zone, options.epoch_unit or {})
-
-
 def _check_readable(options: KafkaSourceOptions, fields: Sequence[pa.Field]) -> None:
     """Refuse fields that cannot be read from JSON, and units of fields that do not exist.
 
@@ -248,9 +244,9 @@ def _check_readable(options: KafkaSourceOptions, fields: Sequence[pa.Field]) -> 
         SchemaError: If a field has a type that cannot be read.
         OptionError: If ``epochUnit`` names a field that does not exist or has no time.
     """
-    if options.value_format != "json":
+    if options.value_format not in {"json", "json-schema"}:
         return
-    build_form(pa.struct(list(fields)), _json_rules(options))
+    build_form(pa.struct(list(fields)), options.rules_of("value"))
     times = dict(_iter_times("", pa.struct(list(fields))))
     for path, unit in (options.epoch_unit or {}).items():
         if path == EVERY_TIME:

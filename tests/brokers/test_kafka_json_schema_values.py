@@ -8,10 +8,11 @@ from confluent_kafka.schema_registry import SchemaReference
 from confluent_kafka.serialization import MessageField
 from registries import registry  # noqa: F401  a fixture
 
-from krishiv_spark.errors import SchemaError
+from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.registered_keys import RegisteredKeys, key_field
 from krishiv_spark.sources.kafka.registered_values import RegisteredValues, find_schema
+from krishiv_spark.sources.kafka.row_schema import KafkaRowSchema
 
 pytestmark = pytest.mark.long  # starts a registry
 
@@ -98,3 +99,36 @@ def test_a_schema_whose_values_are_no_columns_is_refused(registry, topic):  # no
     registry.register(f"{topic}-value", {**DRAFT, "type": "object"}, "JSON")
     with pytest.raises(SchemaError, match="has no 'properties', and any fields are allowed"):
         _ = find_schema(options(registry, topic)).fields
+
+
+def rows_of(registry, topic, values, **more):  # noqa: F811
+    """The rows of values, as a task of the source makes them."""
+    found = options(registry, topic, **more)
+    rows = KafkaRowSchema.from_options(found, find_schema(found))
+    count = len(values)
+    columns = {
+        "value": pa.array(values, pa.binary()),
+        "topic": pa.array([topic] * count),
+        "partition": pa.array([0] * count, pa.int32()),
+        "offset": pa.array(range(count), pa.int64()),
+    }
+    return pa.Table.from_batches(rows.convert(pa.RecordBatch.from_pydict(columns)))
+
+
+def test_time_zones_units_and_unknown_fields_are_those_of_json(registry, topic):  # noqa: F811
+    at = {"type": "string", "format": "date-time"}
+    schema = {**DRAFT, "title": "T", "type": "object", "properties": {"at": at}}
+    header = b"\0" + registry.register(f"{topic}-value", schema, "JSON").to_bytes(4, "big")
+    local = [header + b'{"at": "2024-01-31T10:00:00"}']
+    berlin = rows_of(registry, topic, local, timeZone="Europe/Berlin")
+    assert berlin["at"].cast(pa.int64()).to_pylist() == [1706691600000000]
+    with pytest.raises(SchemaError):
+        rows_of(registry, topic, local)
+    numbers = [header + b'{"at": 1700000000000, "more": [2]}', header + b'{"at": 1}']
+    kept = rows_of(registry, topic, numbers, epochUnit="ms", unknownFields="keep")
+    assert kept["at"].cast(pa.int64()).to_pylist() == [1700000000000000, 1000]
+    assert kept["_unknown"].to_pylist() == ['{"more": [2]}', None]
+    with pytest.raises(SchemaError, match="fields that the schema does not have: 'more'"):
+        rows_of(registry, topic, numbers, epochUnit="ms", unknownFields="fail")
+    with pytest.raises(OptionError, match="option 'epochUnit' names 'att'"):
+        rows_of(registry, topic, numbers, epochUnit='{"att": "ms"}')

@@ -31,8 +31,26 @@ __all__ = ["await_warm", "warm_ahead", "warm_up"]
 _RECORD = b"\x18\0\0\0\x02k\x02v\x02\x02h\x02v"
 
 
-def warm_up() -> None:
-    """Import numba and load every kernel, by passing a record through all of them."""
+def warm_up(*forms: str) -> None:
+    """Import numba and load every kernel, by passing a record through all of them.
+
+    Args:
+        forms: Forms of values whose kernels are loaded too: "avro", "protobuf". They need the
+            packages of the extras `registry` and `protobuf`.
+
+    Raises:
+        ValueError: If there is no such form with kernels.
+    """
+    known = sorted({name.split()[0] for name in _LOADERS} - {_RECORDS})
+    for form in forms:
+        if form not in known:
+            raise ValueError(f"{form!r} has no kernels: there are {', '.join(known)}")
+        for part in ("reader", "writer"):
+            _LOADERS[f"{form} {part}"]()
+    _warm_up_records()
+
+
+def _warm_up_records() -> None:
     data = EncodedBatch(0, 1, 0, 0, 0, memoryview(_RECORD)).to_bytes()
     for batch in decode(data, RecordRange("", 0, 0, 1)).batches:
         keys, values, headers = (batch.column(name) for name in ("key", "value", "headers"))
@@ -87,7 +105,7 @@ def _one_record(data: bytes) -> Any:
 
 _RECORDS = "records"
 _LOADERS: dict[str, Callable[[], None]] = {
-    _RECORDS: warm_up,
+    _RECORDS: _warm_up_records,
     "avro reader": _warm_up_avro_reader,
     "avro writer": _warm_up_avro_writer,
     "protobuf reader": _warm_up_protobuf_reader,
