@@ -66,6 +66,7 @@ ELSEWHERE = {
         "idle_in_transaction_session_timeout", "max_locks_per_transaction", "statement_timeout",
         "synchronous_commit", "target_session_attrs",
     },
+    "headers of Confluent's serializers": {"__key_schema_id", "__value_schema_id"},
     "isolation levels of Kafka": {"read_committed", "read_uncommitted"},
     "texts of JSON": {"Infinity", "NaN"},
     "data sources that others have published": {
