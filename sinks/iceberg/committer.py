@@ -571,10 +571,6 @@ class EpochCommit:
         """The table as the first attempt found it."""
         return self._attempts[0].table.metadata
 
-    @property
-    def _timeout_s(self) -> float:
-        return self._options.commit_timeout / 1000
-
     def _delete_lost_manifests(self) -> None:
         """Delete the manifests that only lost attempts list, and those that none lists.
 
@@ -599,5 +595,5 @@ class EpochCommit:
         advice = f"; {winners}. Then restart the query" if winners else "; restart the query"
         return CommitRejected(
             f"{epoch} is not in the table after {len(self._attempts)} attempts in "
-            f"{self._timeout_s:g} s ('commitTimeout'): {reason}{advice}"
+            f"{self._options.commit_timeout / 1000:g} s ('commitTimeout'): {reason}{advice}"
         )

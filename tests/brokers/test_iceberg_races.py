@@ -13,6 +13,7 @@ from pyiceberg.exceptions import BadRequestError, CommitFailedException
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
 from krishiv_spark.iceberg.sql_catalog import CachingSqlCatalog
+from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.iceberg.committer import EpochCommit
 from servers.forwarding import forwarding
 
@@ -78,11 +79,17 @@ def attempts(monkeypatch):
     return made
 
 
+UPSERT = {"mode": "upsert", "keyColumns": "id"}
+
+
 @on_rest
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_writer_on_another_branch_costs_a_commit_few_races(place, attempts, mode):
+@pytest.mark.parametrize(
+    "given",
+    [{}, UPSERT, pytest.param({"keepSnapshots": "2"}, marks=pytest.mark.long)],  # 15 s
+    ids=["append", "upsert", "expiry"],
+)
+def test_a_writer_on_another_branch_costs_a_commit_few_races(place, attempts, given):
     """Its snapshots take the sequence numbers; three come while a commit is under way."""
-    given = {"mode": "upsert", "keyColumns": "id"} if mode == "upsert" else {}
     place.life(**given).epoch(0, numbered(0))
     make_branch(place)
     attempts.clear()
@@ -98,6 +105,35 @@ def test_a_writer_on_another_branch_costs_a_commit_few_races(place, attempts, mo
         numbers = [one.sequence_number for one in table.snapshots()]
         assert sorted({*numbers}) == sorted(numbers)
         assert table.scan(snapshot_id=table.refs()["other"].snapshot_id).to_arrow().num_rows > 10
+
+
+@pytest.mark.long  # 25 s
+@on_rest
+@pytest.mark.parametrize("kind", ["fan-out", "view"])
+def test_it_costs_members_of_a_fan_out_and_views_as_few(place, attempts, kind):
+    """A member of a fan-out finishes an intent; a view upserts if its base is the newest still."""
+    place.life(**UPSERT).epoch(0, numbered(0))
+    make_branch(place)
+    attempts.clear()
+    with slow_commits(place) as life, writing(place, "other", LATENCY_S / 4) as made:
+        for epoch in (1, 2, 3):
+            while not made:
+                time.sleep(0.1)
+            given = {**UPSERT, "commitTimeout": "60 s"}
+            if kind == "view":
+                with place.table() as table:
+                    base = str(table.metadata.current_snapshot_id)
+                more = {"txnAppId": "view", "txnVersion": str(epoch), "ifSnapshot": base}
+                job = life(**given, **more, allowMixedKeys="true", streaming=False, query="view")
+                job.publish(epoch, job.stage(epoch, numbered(epoch)), numbered(epoch))
+            else:
+                fan = life(**given)
+                staged = fan.stage(epoch, numbered(epoch))
+                committer = fan.writer(numbered(epoch)).committer()
+                committer.finish(Epoch(fan.query, epoch), staged)
+            made.clear()
+    assert len(attempts) <= 3 * 4
+    assert place.ids() == list(range(40))
 
 
 @on_rest
