@@ -26,16 +26,25 @@ class QueryTarget:
         digest: A digest of the whole name. Targets without an identity are compared by it.
         identity: The external system's own id of the target, which does not depend on the path or
             URL; None if the system has no such id, or the target does not exist yet.
+        may_be_restored: True if a target of the same name is the same one, also with another
+            identity: a database that was restored from a dump has the epochs of the old one.
     """
 
     format: str
     name: str
     digest: str
     identity: str | None = None
+    may_be_restored: bool = False
 
     @classmethod
     def of(
-        cls, format_name: str, name: str, identity: str | None = None, secrets: Iterable[str] = ()
+        cls,
+        format_name: str,
+        name: str,
+        identity: str | None = None,
+        secrets: Iterable[str] = (),
+        *,
+        may_be_restored: bool = False,
     ) -> Self:
         """Describe a target.
 
@@ -44,8 +53,10 @@ class QueryTarget:
             name: The whole name, which may contain a login.
             identity: See the attribute.
             secrets: Values that must not be stored.
+            may_be_restored: See the attribute.
         """
-        return cls(format_name, redact(name, secrets), digest_of(name), identity)
+        shown = redact(name, secrets)
+        return cls(format_name, shown, digest_of(name), identity, may_be_restored)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -59,12 +70,14 @@ class QueryTarget:
         parts = [found["format"], found["target"], found["digest"], identity]
         if not all(isinstance(part, str) for part in parts if part is not None):
             raise ValueError("a value in it is not text")
-        return cls(found["format"], found["target"], found["digest"], identity)
+        kept = found.get("restored") is True
+        return cls(found["format"], found["target"], found["digest"], identity, kept)
 
     def record(self) -> str:
         """Return the text that `parse` reads: one line."""
         found = {"format": self.format, "target": self.name, "digest": self.digest}
-        known = {} if self.identity is None else {"id": self.identity}
+        known: dict[str, object] = {} if self.identity is None else {"id": self.identity}
+        known |= {"restored": True} if self.may_be_restored else {}
         return f"{json.dumps({**found, **known})}\n"
 
     def hiding(self, values: Iterable[str]) -> Self:
@@ -80,7 +93,7 @@ class QueryTarget:
         """
         if self.format != now.format:
             return False
-        if self.identity is None:
+        if self.identity is None or (self.may_be_restored and self.digest == now.digest):
             return self.digest == now.digest
         return self.identity == now.identity
 

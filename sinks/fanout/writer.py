@@ -229,7 +229,9 @@ class FanoutWriter(LoggedWriter[StagedParts, RoutePlans]):
         identity = None
         if all(ids.values()):
             identity = "; ".join(f"{name}: {known}" for name, known in ids.items())
-        return QueryTarget.of(FORMAT, shown, identity, self.options.secrets())
+        restored = any(target is not None and target.may_be_restored for target in found.values())
+        secrets = self.options.secrets()
+        return QueryTarget.of(FORMAT, shown, identity, secrets, may_be_restored=restored)
 
     def plan(self, ownership: Ownership[StagedParts] | None) -> RoutePlans:
         """Planner: return the plan of each route."""

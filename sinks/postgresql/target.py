@@ -31,6 +31,7 @@ __all__ = [
     "fit_rows",
     "lock_table",
     "prepare_table",
+    "read_identity",
     "read_staged",
     "resolve_name",
     "staging_schema",
@@ -44,6 +45,28 @@ _KINDS = {
     "S": "a sequence",
     "i": "an index",
 }
+
+
+def read_identity(options: PostgresqlSinkOptions) -> str | None:
+    """Return an id of the table that its copies on standbys share; None if it does not exist.
+
+    It consists of the identifier of the cluster, which replication keeps, and of the numbers of
+    database and table. Driver.
+    """
+    with open_transaction(options, f"find table {options.table_name}", reads=True) as transaction:
+        (table,) = transaction.first(
+            "SELECT pg_catalog.to_regclass(%s)::oid", [options.table_name.sql]
+        )
+        (is_allowed,) = transaction.first(
+            "SELECT pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')"
+        )
+        if table is None or not is_allowed:
+            return None
+        cluster, database = transaction.first(
+            "SELECT s.system_identifier, d.oid FROM pg_catalog.pg_control_system() s, "
+            "pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()"
+        )
+    return f"PostgreSQL cluster {cluster}, database {database}, table {table}"
 
 
 def resolve_name(transaction: DatabaseTransaction, options: PostgresqlSinkOptions) -> TableName:

@@ -66,12 +66,14 @@ class PostgresqlWriter(Writer["StagedTable", "StagingPlan"]):
         return StagingPlan(schema, str(name), columns, self._changes, is_logged)
 
     def describe_target(self) -> QueryTarget:
-        """Driver: describe the table by its name and the address of its database."""
+        """Driver: describe the table by its name, and by an id that a promoted standby has too."""
+        from krishiv_spark.sinks.postgresql.target import read_identity
         from krishiv_spark.spark.query_target import QueryTarget
 
         options = self.options
         name = f"{options.table_name} in {options.address()}"
-        return QueryTarget.of(FORMAT, name, None, options.secrets())
+        identity = read_identity(options)
+        return QueryTarget.of(FORMAT, name, identity, options.secrets(), may_be_restored=True)
 
     def stage(
         self, batches: Iterator[pa.RecordBatch], task: Task, plan: StagingPlan

@@ -43,6 +43,15 @@ def test_a_target_that_has_lost_its_identity_was_removed():
     assert not target().is_same(target(identity=None))
 
 
+def test_a_target_that_may_be_restored_is_known_by_its_name_or_its_identity():
+    before = QueryTarget.parse(target(may_be_restored=True).record())
+    assert before == target(may_be_restored=True)
+    assert before.is_same(target("other.name"))
+    assert before.is_same(target(identity="Iceberg table 2"))
+    assert before.is_same(target(identity=None))
+    assert not before.is_same(target("other.name", identity="Iceberg table 2"))
+
+
 def test_a_target_without_an_identity_is_known_by_its_name():
     before = target(identity=None)
     assert before.is_same(target(identity=None))

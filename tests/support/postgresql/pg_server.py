@@ -78,7 +78,9 @@ class KillableServer:
         return self._process.pid
 
     def kill(self) -> None:
-        """Kill the postmaster and all backends at once."""
+        """Kill the postmaster and all backends at once, unless that was done."""
+        if self._process.poll() is not None:
+            return
         family = [self._process.pid]
         family += [each.pid for each in psutil.Process(self._process.pid).children(recursive=True)]
         for pid in family:
