@@ -20,6 +20,7 @@ from krishiv_spark.offsets import open_log
 from krishiv_spark.operate.inspection.query_status import inspect_table
 from krishiv_spark.options.topic_names import check_pattern, name_by_topic
 from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.fanout.topic_participant import StagedTopics, route_of_topic
 from krishiv_spark.sinks.iceberg.committer import IcebergCommitter
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
@@ -47,6 +48,7 @@ def test_each_topic_gets_a_table_with_the_columns_and_the_key_of_its_events(tmp_
     assert life.names() == ["lake.customers", "lake.lines"]
 
 
+LONG = pytest.mark.long
 ROWS = pa.schema([("id", pa.int64()), ("text", pa.string()), ("topic", pa.string())])
 
 
@@ -74,7 +76,7 @@ def test_rows_without_a_topic_are_refused(tmp_path):
         life.task(0, 0, rows)
 
 
-@pytest.mark.parametrize("survivors", [0, 1, 2])
+@pytest.mark.parametrize("survivors", [pytest.param(0, marks=LONG), 1, pytest.param(2, marks=LONG)])
 def test_a_crash_between_two_tables_is_completed_by_the_next_start(
     tmp_path, monkeypatch, survivors
 ):
@@ -316,6 +318,7 @@ def test_other_writes_are_refused_before_a_row_moves(schema, streaming, mode, ma
         kind(options, schema, mode, streaming=streaming).check()
 
 
+@LONG  # the registry's client is imported
 def test_records_in_avro_name_the_key_by_the_schema_of_their_keys(tmp_path):
     with running_schema_server() as server:
         keys = server.register(make_row({"order": "int", "line": "int"}, "Key"))
@@ -332,6 +335,18 @@ def test_records_in_avro_name_the_key_by_the_schema_of_their_keys(tmp_path):
     assert life.rows("lake.lines") == [(1, 1, 5), (1, 2, 7)]
 
 
+def test_intents_and_names_of_routes_have_their_permanent_form():
+    """Logs and tables contain them."""
+    route = "teaa67cde70a0b74913e4"
+    assert route_of_topic("shop.public.orders") == route
+    table = {"topic": "shop.public.orders", "keys": ["id"]}
+    known = {"shop.public.orders": {"target": "Iceberg table 1-2", "epoch": 7}}
+    written = {"parts": {route: [{"table": "1-2"}]}, "tables": {route: table}}
+    written["known"] = {"tables": known, "is_whole": True}
+    assert StagedTopics.model_validate(written).model_dump(mode="json") == written
+
+
+@LONG  # histories have tests of their own
 def test_a_history_is_kept_for_each_topic(tmp_path):
     schema = RECORDS.append(pa.field("timestamp", pa.timestamp("us", "UTC")))
     options = {"mode": "scd2", "changeFormat": "debezium", "tableSchema": "id INT, name STRING"}
