@@ -1,6 +1,10 @@
 """Avro values beside a real registry and the records of Confluent's own serializer."""
 
+import os
+import signal
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 
 import pyarrow as pa
@@ -193,6 +197,29 @@ def test_a_registry_that_is_away_is_waited_for(registry, topic, caplog):  # noqa
         registry.server.start()  # with nothing in it: it keeps its schemas in memory
     with pytest.raises(SchemaError, match="does not have the schema 999"):
         away.find(999)
+
+
+def test_known_ids_are_read_while_the_registry_is_silent(registry, topic, caplog):  # noqa: F811
+    """The registry stops in the middle of a stream, and answers again with all its schemas."""
+    old = registry.serialize(topic, record(ID), {"id": 1}, {"id": 2})
+    reader, _ = reader_of(registry, topic)
+    assert reader.parse(pa.array(old[:1], pa.binary())).objects.to_pylist() == [{"id": 1}]
+    new = registry.serialize(topic, record(ID, PRICE), {"id": 3, "price": 2.0})
+    pid = registry.server.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert reader.parse(pa.array(old[1:], pa.binary())).objects.to_pylist() == [{"id": 2}]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(reader.parse, pa.array([*new, old[0]], pa.binary()))
+            with pytest.raises(FutureTimeoutError):
+                waiting.result(15)
+            assert "waiting for the schema registry" in caplog.text
+            os.kill(pid, signal.SIGCONT)
+            found = waiting.result(60)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert list(found.bad) == []
+    assert found.objects.to_pylist() == [{"id": 3}, {"id": 1}]
 
 
 @pytest.mark.parametrize(
