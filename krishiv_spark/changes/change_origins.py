@@ -23,6 +23,7 @@ __all__ = [
     "TIME_TYPE",
     "Origins",
     "filter_origins",
+    "format_lsn",
     "format_number",
     "gather_origins",
     "list_origin_fields",
@@ -107,6 +108,11 @@ def read_origins(
 def format_number(values: pa.Array, digits: int = _DIGITS) -> pa.Array:
     """Return numbers, which are not negative, as texts that sort as they do."""
     return pc.utf8_lpad(values.cast(pa.string()), digits, "0")
+
+
+def format_lsn(position: int) -> str:
+    """Return the text of a position in PostgreSQL's log."""
+    return f"lsn:{position:0{_DIGITS}}"
 
 
 def mark_reads(places: pa.Array, reads: NDArray[np.bool_]) -> pa.Array:

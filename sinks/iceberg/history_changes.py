@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,15 +14,19 @@ from krishiv_spark.changes.change_origins import OFFSET, SNAPSHOT
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.history_spec import split_positions
+from krishiv_spark.sinks.iceberg.moved_rows import LastDelete
 from krishiv_spark.sinks.iceberg.upsert_staging import (
     DELETES,
     KEPT,
     ORDER,
     PARTITION,
     PLACE,
+    POSITION,
     READ,
     TIME,
     EpochChanges,
+    find_end_deletes,
+    find_positions,
     number_keys,
     to_sortable,
 )
@@ -56,8 +60,18 @@ class HistoryChanges(EpochChanges):
 
     @property
     def positions(self) -> Mapping[str, int]:
-        """Nothing: a history has the position of each of its versions."""
-        return {}
+        """The highest position of the database's log among the changes, by partition."""
+        return find_positions(self._control) if self._spec.is_of_records else {}
+
+    @property
+    def last_deletes(self) -> pa.Table | None:
+        """The deletes with which partitions end, with their further columns; None for rows."""
+        return find_end_deletes(self._control, self._spec.keys) if self.positions else None
+
+    @property
+    def further(self) -> pa.Table:
+        """The further columns by which the old keys of changes of records are known."""
+        return self._control.select([KEPT, DELETES, PARTITION, POSITION])
 
     @property
     def is_truncated(self) -> bool:
@@ -70,6 +84,20 @@ class HistoryChanges(EpochChanges):
         own = list(self._spec.keys)
         return self._control.group_by(own).aggregate([]).select(own)
 
+    def list_moves(self, inserts: Numbers) -> Iterator[tuple[str, LastDelete]]:
+        """Yield the deletes at the positions of some inserts, each with its partition.
+
+        An earlier epoch has deleted these rows, if the epoch does not: Debezium has repeated the
+        delete.
+        """
+        rows = self._control.select([*self._spec.keys, DELETES, PARTITION, POSITION])
+        wanted = rows[POSITION].take(pa.array(inserts)).drop_null()
+        flags = pc.and_(rows[DELETES], pc.is_in(rows[POSITION], pc.unique(wanted)))
+        found = rows.filter(pc.and_(flags, rows[PARTITION].is_valid())).drop_columns([DELETES])
+        for one in found.group_by(found.column_names).aggregate([]).to_batches(1):
+            key = pa.Table.from_batches([one.select(list(self._spec.keys))])
+            yield one[PARTITION][0].as_py(), LastDelete(one[POSITION][0].as_py(), key)
+
     @cached_property
     def kept(self) -> pa.Array | None:
         """For each change the names of the columns that keep their values; None for rows."""
@@ -80,7 +108,7 @@ class HistoryChanges(EpochChanges):
     @cached_property
     def _control(self) -> pa.Table:
         """The columns of all changes that determine the versions, in a fixed order."""
-        of_records = [PLACE, ORDER, KEPT, PARTITION]
+        of_records = [PLACE, ORDER, KEPT, PARTITION, POSITION]
         further = of_records if self._spec.is_of_records else [self._spec.rank_column]
         names = list(dict.fromkeys([*self._spec.keys, DELETES, TIME, READ, *further]))
         read = to_sortable(pa.Table.from_batches(self.read_batches(names)).select(names))

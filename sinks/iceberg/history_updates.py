@@ -21,6 +21,7 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges
 from krishiv_spark.sinks.iceberg.history_changes import HistoryChanges
 from krishiv_spark.sinks.iceberg.history_spec import HistorySpec, add_ends
+from krishiv_spark.sinks.iceberg.moved_rows import MovedRows, find_moved_rows, read_moves
 from krishiv_spark.sinks.iceberg.new_changes import are_doubtful, find_new_changes
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
 from krishiv_spark.sinks.iceberg.stored_versions import FoundVersions, VersionLookup
@@ -136,11 +137,15 @@ class HistoryUpdate(MergeOnRead):
         keys = changes.keys
         found = versions.find(keys)
         events = changes.number_events(found.rows, keys, is_complete=False)
-        made = None if self._needs_more(events) else self._arrange(table, changes, events, found)
+        made = (
+            None
+            if self._needs_more(events)
+            else self._arrange(table, changes, events, versions, found)
+        )
         if made is None or _has_doubtful_reads(events, made.order):
             found = versions.find_all(keys)
             events = changes.number_events(found.rows, keys, is_complete=True)
-            made = self._arrange(table, changes, events, found)
+            made = self._arrange(table, changes, events, versions, found)
         events, order, incomplete = made.events, made.order, made.values.incomplete
         intervals = compute_intervals(events, order)
         stored = np.sort(order[order < events.stored])
@@ -155,14 +160,24 @@ class HistoryUpdate(MergeOnRead):
         )
 
     def _arrange(
-        self, table: Table, changes: HistoryChanges, events: Events, found: FoundVersions
+        self,
+        table: Table,
+        changes: HistoryChanges,
+        events: Events,
+        versions: VersionLookup,
+        found: FoundVersions,
     ) -> _Arranged:
         """Return the chains, without rows that a snapshot has read and that open no version."""
         columns = self._upsert_spec.without_added(to_arrow_columns(table.schema()))
         events, order = self._order_events(changes, events)
         values = VersionValues(columns, events, order, changes, found)
+
+        def find_moved(inserts: Numbers) -> MovedRows:
+            moves = [*read_moves(table.metadata).items(), *changes.list_moves(inserts)]
+            return find_moved_rows(moves, changes.further, versions.read_ended)
+
         is_null = self._options.missing_values == "null"
-        rows = values.complete(self._upsert_spec.keys, missing_is_null=is_null)
+        rows = values.complete(self._upsert_spec.keys, find_moved, missing_is_null=is_null)
         return _Arranged(events, values, rows, values.drop_equal_reads(rows))
 
     def _needs_more(self, events: Events) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -28,7 +29,12 @@ from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import POSITION_KEY, find_newest_entry
-from krishiv_spark.sinks.iceberg.moved_rows import MovedRows, find_moved_rows
+from krishiv_spark.sinks.iceberg.moved_rows import (
+    MovedRows,
+    find_moved_rows,
+    read_moves,
+    read_snapshot_row,
+)
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.upsert_staging import (
@@ -85,7 +91,8 @@ def complete_upserts(
     winners = np.flatnonzero(is_last & found.is_wanted)
     last, kept = rows.take(pa.array(winners)), _list_kept(found)
     before = _find_rows_before(found)
-    earlier = find_moved_rows(table, found.rows, keys)
+    read_row = partial(read_snapshot_row, table, keys)
+    earlier = find_moved_rows(read_moves(table.metadata).items(), found.rows, read_row)
     states = [before, _follow_moves(found, before), _follow_earlier_moves(found, before, earlier)]
     sources = {
         name: [_find_sources(keeps, state)[winners] for state in states]

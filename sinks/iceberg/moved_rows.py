@@ -1,19 +1,20 @@
 """Rows whose key has changed, and the delete of the old key in an earlier epoch. Driver.
 
 The insert of the new key keeps values of the row with the old key (`kept_values`). If the epoch
-ended between the two, that row is in no later snapshot. So the summary of an epoch records, for
+ended between the two, the key of that row is known no more. So the summary of an epoch records, for
 each partition of the topic whose last event was a delete, the position of this delete, its key, and
-the snapshot before the epoch, in which the row still is.
+the snapshot before the epoch.
 
-An epoch that has changed the row before its delete records nothing: the snapshot before it has
-older values. The same holds for a snapshot that has expired: the insert is refused.
+A history still has the row: the version that the delete has ended. A mirror has it in the snapshot
+before the epoch. If the epoch had changed the row before its delete, it records nothing: that
+snapshot has older values. If the snapshot has expired, the insert is refused.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,7 +39,15 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["LastDelete", "MovedRows", "find_last_deletes", "find_moved_rows", "write_moves"]
+__all__ = [
+    "LastDelete",
+    "MovedRows",
+    "find_last_deletes",
+    "find_moved_rows",
+    "read_moves",
+    "read_snapshot_row",
+    "write_moves",
+]
 
 _MOST_PARTITIONS = 200
 
@@ -53,7 +62,7 @@ class LastDelete:
     Attributes:
         position: Its position in the database's log.
         key: Its key: one row.
-        snapshot: The snapshot with the row; None before the epoch is committed.
+        snapshot: The snapshot before the epoch; None for none, and before it is committed.
     """
 
     position: int
@@ -75,7 +84,7 @@ class MovedRows:
 
 
 def find_last_deletes(epoch: EpochChanges, keys: Sequence[str]) -> Moves:
-    """Return the deletes with which partitions end, if the epoch has not changed their rows before.
+    """Return the deletes with which partitions end.
 
     Args:
         epoch: The changes of an epoch.
@@ -106,7 +115,7 @@ def write_moves(
     snapshot = metadata.current_snapshot_id
     kept = {name: each for name, each in read_moves(metadata).items() if name not in positions}
     new = {name: LastDelete(one.position, one.key, snapshot) for name, one in moves.items()}
-    every = {name: one for name, one in {**kept, **new}.items() if one.snapshot is not None}
+    every = {**kept, **new}
     if not every or len(every) > _MOST_PARTITIONS:
         return {}
     texts = {
@@ -122,7 +131,7 @@ def read_moves(metadata: TableMetadata) -> Moves:
         return {}
     try:
         return {
-            name: LastDelete(int(position), _decode(key), int(before))
+            name: LastDelete(int(position), _decode(key), None if before is None else int(before))
             for name, (position, before, key) in json.loads(text).items()
         }
     except (ValueError, TypeError, AttributeError, pa.ArrowException):  # of another program
@@ -140,23 +149,27 @@ def _decode(text: str) -> pa.Table:
     return pa.ipc.open_stream(base64.b64decode(text)).read_all()
 
 
-def find_moved_rows(table: Table, changes: pa.Table, keys: Sequence[str]) -> MovedRows:
+def find_moved_rows(
+    moves: Iterable[tuple[str, LastDelete]],
+    changes: pa.Table,
+    read_row: Callable[[LastDelete], pa.Table | None],
+) -> MovedRows:
     """Return the inserts whose old key an earlier epoch has deleted, and the rows before that.
 
     Args:
-        table: The table of one attempt.
-        changes: Changes of the epoch, with their further columns.
-        keys: The key columns.
+        moves: The deletes, each with its partition.
+        changes: Further columns of the changes of the epoch.
+        read_row: Returns the row that a delete has deleted; None if it cannot be read.
     """
     found: list[int] = []
     rows: list[pa.Table] = []
-    for name, move in read_moves(table.metadata).items():
+    for name, move in moves:
         is_insert = pc.and_(changes[KEPT].is_valid(), pc.invert(changes[DELETES]))
         is_same = pc.and_(
             pc.equal(changes[PARTITION], name), pc.equal(changes[POSITION], move.position)
         )
         flags = pc.fill_null(pc.and_(is_insert, is_same), fill_value=False)
-        row = _read_row(table, move, keys) if pc.any(flags).as_py() else None
+        row = read_row(move) if pc.any(flags).as_py() else None
         if row is not None:
             indices = np.flatnonzero(flags).tolist()
             found.extend(indices)
@@ -164,8 +177,14 @@ def find_moved_rows(table: Table, changes: pa.Table, keys: Sequence[str]) -> Mov
     return MovedRows(np.array(found, np.int64), rows)
 
 
-def _read_row(table: Table, move: LastDelete, keys: Sequence[str]) -> pa.Table | None:
-    """Return the row with an old key as it was before its delete; None if it cannot be read."""
+def read_snapshot_row(table: Table, keys: Sequence[str], move: LastDelete) -> pa.Table | None:
+    """Return the row of a mirror as it was before its delete; None if it cannot be read.
+
+    Args:
+        table: The table of one attempt.
+        keys: The key columns.
+        move: The delete.
+    """
     metadata = table.metadata
     snapshot = metadata.snapshot_by_id(move.snapshot) if move.snapshot is not None else None
     own = list(keys)

@@ -15,6 +15,9 @@ import pyarrow as pa
 from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.expressions.literals import literal
 
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.changes.change_origins import format_lsn
+from krishiv_spark.sinks.iceberg.history_spec import split_positions
 from krishiv_spark.sinks.iceberg.key_index import match_keys
 from krishiv_spark.sinks.iceberg.position_deletes import Positions
 from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
 
     from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
+    from krishiv_spark.sinks.iceberg.moved_rows import LastDelete
 
 __all__ = ["FoundVersions", "VersionLookup"]
 
@@ -97,6 +101,23 @@ class VersionLookup:
     def find_all(self, keys: pa.Table) -> FoundVersions:
         """Find all versions of the keys."""
         return self._join([*self._read(self._lookup.plan_candidates(keys), keys)])
+
+    def read_ended(self, move: LastDelete) -> pa.Table | None:
+        """Return the version that a delete has ended; None if the table does not have it."""
+        if move.key.column_names != [*self._spec.keys] or not self._spec.columns.position:
+            return None
+        found = self.find_all(to_sortable(move.key))
+        places = found.rows[self._spec.columns.position]
+        _, ends = split_positions(pa.concat_arrays([pa.array([], pa.string()), *places.chunks]))
+        same = np.flatnonzero(
+            np.asarray(pc.fill_null(pc.equal(ends, format_lsn(move.position)), fill_value=False))
+        )
+        # Two servers may have used one position: the later version is the one of this delete.
+        starts = found.rows[self._spec.columns.valid_from].take(pa.array(same))
+        if not len(same):
+            return None
+        newest = same[int(np.argmax(starts.to_numpy()))]
+        return pa.Table.from_batches(found.read_rows(np.array([newest], np.int64)))
 
     def _read(self, tasks: Iterable[FileScanTask], keys: pa.Table) -> Iterator[FileRows]:
         return read_stored(self._lookup, tasks, keys, self._spec.control_names)

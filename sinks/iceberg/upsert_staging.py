@@ -62,6 +62,8 @@ __all__ = [
     "UpsertSpec",
     "drop_further",
     "filter_rows",
+    "find_end_deletes",
+    "find_positions",
     "fit_changes",
     "number_keys",
     "stage_changes",
@@ -335,21 +337,34 @@ def _find_earlier_keys(
     return chosen
 
 
+def find_end_deletes(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the deletes with which partitions end.
+
+    Tombstones, which have no position, do not count. The last event is that with the highest
+    offset: of two transactions, the later one may have lower positions.
+
+    Args:
+        changes: Changes of records, with their further columns.
+        keys: The key columns.
+    """
+    known = changes.select([*keys, DELETES, POSITION, PARTITION, ORDER])
+    known = known.filter(pc.and_(known[POSITION].is_valid(), known[PARTITION].is_valid()))
+    last = known.group_by(PARTITION).aggregate([(ORDER, "max")])
+    last = last.rename_columns([PARTITION, ORDER])
+    ends = known.join(last, [PARTITION, ORDER], join_type="inner")
+    rows = ends.filter(pc.invert(ends[DELETES]))
+    return ends.filter(ends[DELETES]).join(rows, PARTITION, join_type="left anti")
+
+
 def _find_last_deletes(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the deletes with which partitions end, if the epoch has no upsert of their keys."""
     own = list(keys)
-    known = changes.select([*own, DELETES, POSITION, PARTITION])
-    known = known.filter(pc.and_(known[POSITION].is_valid(), known[PARTITION].is_valid()))
-    last = known.group_by(PARTITION).aggregate([(POSITION, "max")])
-    last = last.rename_columns([PARTITION, POSITION])
-    ends = known.join(last, [PARTITION, POSITION], join_type="inner")
-    rows = ends.filter(pc.invert(ends[DELETES]))
-    deletes = ends.filter(ends[DELETES]).join(rows, PARTITION, join_type="left anti")
     upserted = changes.filter(pc.invert(changes[DELETES])).select(own)
-    return deletes.join(upserted, own, join_type="left anti")
+    return find_end_deletes(changes, own).join(upserted, own, join_type="left anti")
 
 
-def _find_positions(changes: pa.Table) -> Mapping[str, int]:
+def find_positions(changes: pa.Table) -> Mapping[str, int]:
+    """Return the highest position of a database's log among changes, by partition."""
     known = changes.select([PARTITION, POSITION]).drop_null()
     found = known.group_by(PARTITION).aggregate([(POSITION, "max")])
     pairs = zip(found[PARTITION].to_pylist(), found[f"{POSITION}_max"].to_pylist(), strict=True)
@@ -403,7 +418,7 @@ class EpochChanges:
     def last_deletes(self) -> pa.Table | None:
         """The deletes with which partitions end, with their further columns; None without records.
 
-        Without those whose row the epoch has changed before.
+        Without those whose row the epoch has changed before, if that matters.
         """
         return self._last.deletes
 
@@ -467,7 +482,7 @@ class EpochChanges:
         positions: Mapping[str, int] = {}
         deletes = None
         if KEPT in changes.column_names:
-            positions, deletes = _find_positions(changes), _find_last_deletes(changes, own)
+            positions, deletes = find_positions(changes), _find_last_deletes(changes, own)
             keeps = stays & changes[KEPT].is_valid().to_numpy()
             stays &= ~keeps
             if keeps.any():

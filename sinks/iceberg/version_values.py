@@ -2,13 +2,14 @@
 
 An event of PostgreSQL may leave out large values that its change has not touched: they are those of
 the version before, which may be of the same epoch or of the table. A changed key is a delete and an
-insert at one position, so that the values are those of the version that the delete closes. And a
+insert at one position, so that the values are those of the version that the delete closes, perhaps
+in an earlier epoch (`moved_rows`). And a
 row that a snapshot has read is no new version if it equals the one before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from krishiv_spark.sinks.iceberg.version_chains import (
 
 if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.history_changes import HistoryChanges
+    from krishiv_spark.sinks.iceberg.moved_rows import MovedRows
     from krishiv_spark.sinks.iceberg.stored_versions import FoundVersions
 
 __all__ = ["VersionValues"]
@@ -76,11 +78,18 @@ class VersionValues:
     def _before(self) -> Numbers:
         return find_events_before(self._events, self._order)
 
-    def complete(self, keys: Sequence[str], *, missing_is_null: bool) -> pa.Table:
+    def complete(
+        self,
+        keys: Sequence[str],
+        find_moved: Callable[[Numbers], MovedRows],
+        *,
+        missing_is_null: bool,
+    ) -> pa.Table:
         """Return the rows of `incomplete`, with all values.
 
         Args:
             keys: The key columns.
+            find_moved: Returns those of some changes whose old key an earlier epoch has deleted.
             missing_is_null: Write null for a value that neither the epoch nor the table has.
 
         Raises:
@@ -90,11 +99,13 @@ class VersionValues:
         if not len(wanted):
             return self._columns.empty_table()
         kept = self._list_kept()
-        before = self._follow_moves()
+        before, moved = self._follow_earlier_moves(self._follow_moves(), find_moved)
         sources = {name: _find_sources(keeps, before)[wanted] for name, keeps in kept.items()}
         needed = np.unique(np.concatenate([wanted, *sources.values()]))
         needed = needed[needed >= 0]
-        rows = self._read(needed)
+        count = len(self._events.groups)
+        earlier = [moved[number].to_batches() for number in needed[needed >= count] - count]
+        rows = pa.concat_tables([self._read(needed[needed < count]), *map(self._fit, earlier)])
         made = rows.take(pa.array(np.searchsorted(needed, wanted)))
         for name, source in sources.items():
             spots = np.searchsorted(needed, np.maximum(source, 0))
@@ -149,7 +160,8 @@ class VersionValues:
         deletes = deletes[np.argsort(events.ranks[deletes], kind="stable")]
         moved = self.incomplete[before[self.incomplete] == _NONE]
         if not len(deletes) or not len(moved):
-            return before
+            unchanged: Numbers = before.copy()
+            return unchanged
         ranks = events.ranks[deletes]
         spots = np.minimum(np.searchsorted(ranks, events.ranks[moved]), len(ranks) - 1)
         is_moved = ranks[spots] == events.ranks[moved]
@@ -157,21 +169,47 @@ class VersionValues:
         followed[moved[is_moved]] = before[deletes[spots[is_moved]]]
         return followed
 
+    def _follow_earlier_moves(
+        self, before: Numbers, find_moved: Callable[[Numbers], MovedRows]
+    ) -> tuple[Numbers, Sequence[pa.Table]]:
+        """Return the same with the old keys of earlier epochs, and their rows.
+
+        These rows have the numbers after those of the events.
+        """
+        first, wanted = self._events.stored, self.incomplete
+        moved = find_moved(wanted[before[wanted] == _NONE] - first)
+        more = len(before) + np.arange(len(moved.inserts))
+        own = first + moved.inserts
+        before[own] = np.where(before[own] == _NONE, more, before[own])
+        return np.r_[before, more], moved.rows
+
     def _read(self, numbers: Numbers) -> pa.Table:
         """Return whole rows of events, in the order of their numbers, ascending."""
         first = self._events.stored
         flags = np.zeros(len(self._events.groups) - first, np.bool_)
         flags[numbers[numbers >= first] - first] = True
         stored = self._found.read_rows(numbers[numbers < first])
-        batches = [batch.select(self._columns.names) for batch in stored]
+        batches = [*stored]
         if flags.any():
             batches += map(drop_further, filter_rows(self._changes.read_batches(), flags))
-        fitting = [conform(batch, self._columns, fill=True) for batch in batches]
+        return self._fit(batches)
+
+    def _fit(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+        """Return rows with the columns of versions, without their intervals."""
+        names = self._columns.names
+        chosen = (one.select([n for n in one.schema.names if n in names]) for one in batches)
+        fitting = [conform(batch, self._columns, fill=True) for batch in chosen]
         return pa.Table.from_batches(fitting, self._columns)
 
 
 def _find_sources(keeps: Flags, before: Numbers) -> Numbers:
-    """Return for each event the one that has the value of one column; `_NONE` for none."""
+    """Return for each event the one that has the value of one column; `_NONE` for none.
+
+    Args:
+        keeps: For each event, whether it keeps the value.
+        before: For each event the version before; after these the numbers of rows that have all.
+    """
+    keeps = np.r_[keeps, np.zeros(len(before) - len(keeps), np.bool_)]
     found = np.where(keeps, before, np.arange(len(keeps)))
     # Each round follows twice as many steps; events that name each other in a circle end, too.
     for _ in range(len(keeps).bit_length() + 1):

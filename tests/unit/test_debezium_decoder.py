@@ -511,7 +511,7 @@ def write_row(row, form):
     return {**row, "number": number, "data": data, "at": at}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(ROWS, st.sampled_from(["event", "row", "wrapped", "scaled"])), max_size=8)
 )

@@ -36,7 +36,7 @@ class Mirror(IcebergLife):
 
 
 @MODES
-@pytest.mark.parametrize("seed", range(4))
+@SEEDS
 def test_the_mirror_equals_the_database_after_each_epoch(tmp_path, mode, seed):
     database = Database(seed)
     mirror = Mirror(tmp_path, upsertMode=mode)
@@ -51,7 +51,7 @@ def test_the_mirror_equals_the_database_after_each_epoch(tmp_path, mode, seed):
 
 
 @MODES
-@pytest.mark.parametrize("seed", range(4))
+@SEEDS
 def test_a_changed_key_takes_the_kept_values_along(tmp_path, mode, seed):
     """Each epoch ends between two statements, so that the halves of a change are together."""
     database = Database(seed, moves=True)
@@ -70,7 +70,7 @@ def test_a_changed_key_takes_the_kept_values_along(tmp_path, mode, seed):
 
 
 @MODES
-@pytest.mark.parametrize("seed", range(4))
+@SEEDS
 def test_repeated_events_end_in_the_same_rows(tmp_path, mode, seed):
     """After a restart, Debezium sends again what it had sent since its last offset."""
     database = Database(seed)
@@ -199,7 +199,7 @@ def test_a_repeated_insert_whose_row_has_been_deleted_since_changes_nothing(tmp_
 
 
 @MODES
-@pytest.mark.parametrize("seed", range(2))
+@SEEDS
 def test_a_changed_key_takes_the_kept_values_along_if_each_event_is_an_epoch(tmp_path, mode, seed):
     database = Database(seed, moves=True)
     for _ in range(20):

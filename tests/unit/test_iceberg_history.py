@@ -89,7 +89,7 @@ def test_the_history_equals_that_of_the_database_after_each_epoch(tmp_path, seed
 @SEEDS
 def test_repeated_events_change_nothing(tmp_path, seed, options):
     """After a restart, Debezium sends again what it had sent since its last offset."""
-    database, history = Database(seed), History(tmp_path, **options)
+    database, history = Database(seed, moves=True), History(tmp_path, **options)
     database.snapshot()
     for _ in range(30):
         database.run()
@@ -284,6 +284,24 @@ def test_a_clock_that_goes_back_leaves_intervals_in_order(tmp_path):
         (1, 2, 100, 100),
         (1, 3, 100, 100),
         (1, 4, 100, None),
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"partitionBy": "is_current"}])
+def test_a_changed_key_takes_its_values_along_from_an_earlier_epoch(tmp_path, options):
+    """Also if that epoch has changed the row before, and if Debezium repeats the delete."""
+    history = History(tmp_path, **options)
+    left = [change("d", 7, 20), (to_json({"id": 1}), None)]
+    history.apply(change("c", 1, 10, n=1, text="old"), change("u", 2, 15, n=2, text="a"), *left)
+    history.apply(left[1])
+    history.apply(change("c", 9, 25, id=5, n=5, text="b"), *left)
+    arrived = change("c", 7, 20, id=2, n=2, text=PLACEHOLDER)
+    history.apply(arrived, change("d", 10, 30, id=2), change("c", 10, 30, n=3, text=PLACEHOLDER))
+    history.apply(arrived, change("d", 10, 30, id=2))
+    found = [(row["id"], row["n"], row["text"], row["is_current"]) for row in history.versions()]
+    assert found == [
+        *((1, 1, "old", False), (1, 2, "a", False), (1, 3, "a", True)),
+        *((2, 2, "a", False), (5, 5, "b", True)),
     ]
 
 
