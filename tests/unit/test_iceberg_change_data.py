@@ -11,6 +11,11 @@ from krishiv_spark.sinks.iceberg.kept_values import read_positions
 
 NAME = "db.mirror"
 MODES = pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+SEEDS = pytest.mark.parametrize(
+    # a life of some 20 epochs takes two seconds
+    "seed",
+    [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))],
+)
 
 
 class Mirror(IcebergLife):
