@@ -158,7 +158,7 @@ class ManyMachines:
         machine = self._random.choice(self.workers)
         self._daemons.pop(machine.name).kill()
         machine.kill(_is_executor)
-        machine.kill(_is_python_worker)
+        machine.kill(is_python_worker)
         self._start_worker(machine)
 
     def _machine(self, name: str, host: str) -> Machine:
@@ -175,8 +175,11 @@ def _is_executor(command: Sequence[str]) -> bool:
     return "org.apache.spark.executor.CoarseGrainedExecutorBackend" in command
 
 
-def _is_python_worker(command: Sequence[str]) -> bool:
-    """Return True if a command line is that of a Python worker, or of its forking parent."""
+def is_python_worker(command: Sequence[str]) -> bool:
+    """Return True if a command line is that of a Python worker, or of its forking parent.
+
+    The JVM's names PySpark too: its program is ``pyspark-shell``, in PySpark's folder.
+    """
     return any(word.startswith("pyspark.") for word in command)
 
 

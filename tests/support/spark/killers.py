@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import cycle
 
 import psutil
-from clusters import ManyMachines
+from clusters import ManyMachines, is_python_worker
 from drivers import Driver
 from patience import PATIENCE
 
@@ -112,7 +112,7 @@ class Killer:
                 family = psutil.Process(driver._process.pid).children(recursive=True)
             else:
                 family = self._machines.processes_of_workers()
-            self._random.choice([each for each in family if _is_python_of_spark(each)]).kill()
+            self._random.choice([each for each in family if _is_worker(each)]).kill()
         except (psutil.Error, IndexError):  # it has just ended by itself, or there is none yet
             return False
         return True
@@ -127,8 +127,8 @@ def assert_each_once(found: Counter[int], numbers: Collection[int], what: str) -
     assert len(found) == len(numbers)
 
 
-def _is_python_of_spark(process: psutil.Process) -> bool:
+def _is_worker(process: psutil.Process) -> bool:
     try:
-        return "pyspark" in " ".join(process.cmdline())
+        return is_python_worker(process.cmdline())
     except psutil.Error:  # it is ending
         return False
