@@ -170,7 +170,10 @@ def test_a_name_without_a_value_is_told_also_in_a_comment():
             put(text)
 
 
-@pytest.mark.parametrize("text", ["${A:-" * 100_000, "'" + "${A:-" * 100_000, "/*" * 100_000,
-                                  "--${A" * 100_000, "r'" * 100_000, "'\\$" * 100_000])  # fmt: skip
-def test_a_long_text_takes_no_longer_for_each_character(text):
+@pytest.mark.parametrize(
+    ("begin", "repeated"),
+    [("", "${A:-"), ("'", "${A:-"), ("", "/*"), ("", "--${A"), ("", "r'"), ("", "'\\$")],
+)
+def test_a_long_text_takes_no_longer_for_each_character(begin, repeated):
+    text = begin + repeated * 100_000
     assert put(text) is not None
