@@ -221,7 +221,8 @@ class DeltaDataSource(KrishivDataSource):
         "starts without a committed epoch, which is stored by the query's id: use a separate "
         "table, or both queries write the rows after epoch {epoch} into one"
     )
-    preloads = ("deltalake",)
+    # deltalake starts a thread when it is imported, after which `fast_start` could not fork.
+    preloads = ()
 
     @override
     @classmethod

@@ -37,6 +37,7 @@ __all__ = [
     "OptionFault",
     "Options",
     "SecretStr",
+    "build_models",
     "parse_bytes",
     "parse_duration",
 ]
@@ -180,6 +181,13 @@ class LateModel(BaseModel):
         super().__pydantic_init_subclass__(**kwargs)
         if not cls.__module__.startswith("krishiv_spark."):
             cls.model_rebuild(raise_errors=False)
+
+
+def build_models(of: type[LateModel] = LateModel) -> None:
+    """Build the validators of all models that were imported, for the forks of this process."""
+    for model in of.__subclasses__():
+        model.model_rebuild(raise_errors=False)
+        build_models(model)
 
 
 class Options(LateModel):

@@ -20,8 +20,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from krishiv_spark import fast_start
-from krishiv_spark.spark.fast_start import requests
-from krishiv_spark.spark.fast_start.preloading import PRELOADS, prefer_installed
+from krishiv_spark.errors import OptionError
+from krishiv_spark.spark.fast_start import launcher, requests
+from krishiv_spark.spark.fast_start.preloading import PRELOADS, libraries, prefer_installed
 from krishiv_spark.spark.fast_start.zygote import Imported
 
 pytestmark = pytest.mark.skipif(
@@ -258,9 +259,40 @@ def test_the_folder_of_sockets_is_its_users_alone(start, environment):
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_what_cannot_be_imported_leaves_processes_as_they_were(start):
-    daemon = start(**{PRELOADS: "nothing of that name"})
-    assert daemon.pid() == daemon.process.pid
+def test_what_cannot_be_imported_is_left_to_the_processes_that_need_it(start, environment):
+    daemon = start(**{PRELOADS: "nothing of that name,kafka"})
+    assert is_fork(daemon, environment)
+
+
+def test_the_libraries_of_all_installed_formats_can_be_forked(tmp_path):
+    script = tmp_path / "imports.py"
+    script.write_text(
+        "from krishiv_spark.spark.fast_start.preloading import preload, preload_formats\n"
+        "preload()\n"
+        "print(*preload_formats())\n"
+    )
+    names = sorted(name for name, modules in libraries().items() if modules)
+    environment = {**os.environ, **launcher._environment(), PRELOADS: ",".join(names)}
+    command = [sys.executable, str(script)]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == names
+    assert {"iceberg", "kafka", "postgresql"} <= set(names)
+
+
+@pytest.mark.parametrize("given", [None, ["krishiv-delta", "parquet", "kafka"], []])
+def test_any_installed_format_may_be_named(monkeypatch, given):
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", PRELOADS):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    fast_start(SparkSession.builder, given)
+    loaded = set(filter(None, os.environ[PRELOADS].split(",")))
+    assert loaded == ({"kafka"} & set(given) if given is not None else {*libraries()} & loaded)
+    assert given is not None or {"iceberg", "kafka", "postgresql"} <= loaded
+
+
+def test_a_format_that_is_not_installed_is_named_with_the_nearest_one():
+    with pytest.raises(OptionError, match=r"'kafak' is no installed format; known: kafka"):
+        fast_start(SparkSession.builder, ["kafak"])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user to be")
@@ -650,6 +682,27 @@ def test_a_client_of_connect_is_told_that_it_starts_no_processes(monkeypatch, ca
     assert "started by the server sc://host:15002/" in caplog.text
     assert "hunter2" not in caplog.text
     assert dict(os.environ) == before
+
+
+def test_a_zygote_takes_pyspark_from_its_folder_and_reads_no_archive(tmp_path):
+    archive = next(Path(pyspark.__file__).parent.glob("python/lib/pyspark.zip"))
+    script = tmp_path / "looks.py"
+    script.write_text(
+        "import sys\n"
+        "from krishiv_spark.spark.fast_start import zygote\n"
+        "print('pyspark' in sys.modules)\n"
+        "zygote.prefer_installed()\n"
+        "zygote.preload()\n"
+        "print(sys.modules['pyspark'].__file__)\n"
+        "print([path for path in sys.path_importer_cache if '.zip' in path])\n"
+    )
+    path = f"{archive}{os.pathsep}{os.environ['PYTHONPATH']}"
+    environment = {**os.environ, **launcher._environment(), "PYTHONPATH": path}
+    command = [sys.executable, str(script)]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    before, file, archives = shown.stdout.splitlines()
+    assert (before, file) == ("False", pyspark.__file__)
+    assert str(archive) not in archives
 
 
 def test_spark_s_own_archive_is_passed_over_where_its_files_lie_beside(monkeypatch):

@@ -5,7 +5,6 @@ It ends when a package that it has imported was replaced on the disk.
 
 from __future__ import annotations
 
-import gc
 import os
 import runpy
 import selectors
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from krishiv_spark.spark.fast_start.preloading import prefer_installed, preload
+from krishiv_spark.spark.fast_start.preloading import prefer_installed, preload, preload_formats
 from krishiv_spark.spark.fast_start.requests import (
     GREETING,
     Parent,
@@ -105,15 +104,23 @@ class Zygote:
         self._watch(descriptor, self._end)
         self._watch(listener, lambda: self._greet(listener))
 
-    def serve(self) -> Request | None:
+    def serve(self, imports: Iterator[object] = iter(())) -> Request | None:
         """Fork for each request, with all imports that were made before.
+
+        Args:
+            imports: Makes further imports with each step; they are made while nothing is requested.
 
         Returns:
             In each fork, the request that it is to run; None in the zygote, when the JVM has ended.
         """
         self._imported = Imported()
+        is_complete = False
         while not self._over:
-            for key, _ in self._selector.select():
+            events = self._selector.select(None if is_complete else 0)
+            if not events:
+                is_complete = next(imports, None) is None
+                self._imported = Imported()
+            for key, _ in events:
                 # Another event of the same round may have closed it, and a closed socket cannot be
                 # looked up.
                 if key in self._selector.get_map().values():
@@ -210,9 +217,8 @@ def main(folder: str, listener: str, *parent: str) -> None:
     zygote = Zygote(socket.socket(fileno=int(listener)), jvm)
     prefer_installed()
     preload()
-    gc.freeze()  # so that a fork's garbage collector copies no shared pages
     _sweep(folder)
-    request = zygote.serve()
+    request = zygote.serve(preload_formats())
     if request is None:
         with suppress(FileNotFoundError):  # a cleaner of temporary files has removed it
             os.unlink(os.path.join(folder, jvm.name))
