@@ -15,7 +15,7 @@ from benchmarks.listing import small_files
 from benchmarks.measure import Figure, Wrong, expect, figure, slope
 from benchmarks.writers import BATCH
 
-__all__ = ["spark"]
+__all__ = ["count_epochs", "spark"]
 
 _KIND = "krishiv-parquet"
 _EVERY = 20  # epochs
@@ -53,7 +53,7 @@ def _run(run: Run, folder: Path, epochs: int) -> dict[int, float]:
     seen: dict[int, float] = {}
     until = time.monotonic() + _PATIENCE_S
     try:
-        while (epoch := _epoch(query)) < epochs:
+        while (epoch := count_epochs(query)) < epochs:
             if time.monotonic() > until or query.exception() is not None:
                 raise Wrong(f"{epoch} epochs of {epochs} in {_PATIENCE_S} s: {query.exception()}")
             if epoch >= max(seen, default=0) + _EVERY:
@@ -65,7 +65,7 @@ def _run(run: Run, folder: Path, epochs: int) -> dict[int, float]:
     return seen
 
 
-def _epoch(query: Any) -> int:
+def count_epochs(query: Any) -> int:
     """Return the number of epochs that are over."""
     progress = query.lastProgress
     return 0 if progress is None else int(progress.batchId) + bool(progress.numInputRows)

@@ -11,7 +11,7 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -104,7 +104,7 @@ class Zygote:
         self._watch(descriptor, self._end)
         self._watch(listener, lambda: self._greet(listener))
 
-    def serve(self, imports: Iterator[object] = iter(())) -> Request | None:
+    def serve(self, imports: Iterable[object] = ()) -> Request | None:
         """Fork for each request, with all imports that were made before.
 
         Args:
@@ -114,11 +114,11 @@ class Zygote:
             In each fork, the request that it is to run; None in the zygote, when the JVM has ended.
         """
         self._imported = Imported()
-        is_complete = False
+        remaining, is_complete = iter(imports), False
         while not self._over:
             events = self._selector.select(None if is_complete else 0)
             if not events:
-                is_complete = next(imports, None) is None
+                is_complete = next(remaining, None) is None
                 self._imported = Imported()
             for key, _ in events:
                 # Another event of the same round may have closed it, and a closed socket cannot be
