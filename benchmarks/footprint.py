@@ -1,4 +1,4 @@
-"""What a running query costs beside its rows: memory, processes and idle processor time."""
+"""The memory, the processes and the idle processor time of queries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MEGABYTE = 1_000_000
 
 @dataclass(frozen=True)
 class _Look:
-    """What is there at one moment.
+    """The Python processes at one moment.
 
     Attributes:
         pss: Memory of all Python processes below the JVM, shared pages in proportion, MB.
@@ -46,7 +46,7 @@ class _Look:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What one driver with some queries was seen to hold.
+    """The measurements of one driver with some queries.
 
     Attributes:
         at_work: Just after epochs with rows.
