@@ -192,3 +192,20 @@ def test_columns_that_do_not_fit_are_refused_before_a_row(case):
 def test_types_without_a_json_schema_are_refused(kind):
     with pytest.raises(SchemaError, match=r"column 'x' is .*JSON Schema has no type: cast it"):
         derive_json_schema(pa.struct([("x", kind)]), "r")
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "America/New_York"])
+@pytest.mark.parametrize(
+    ("unit", "moment", "text"),
+    [
+        ("s", 0, "1970-01-01T00:00:00"),
+        ("ms", -1, "1969-12-31T23:59:59.999"),
+        ("us", -62_135_596_800_000_000, "0001-01-01T00:00:00.000000"),
+        ("us", 253_402_300_800_000_000, "10000-01-01T00:00:00.000000"),
+    ],
+)
+def test_a_time_with_a_zone_is_written_in_utc(zone, unit, moment, text):
+    written = write_json(
+        pa.array([moment, None], pa.timestamp(unit, zone)), pa.timestamp(unit, zone)
+    )
+    assert written.to_pylist() == [f'"{text}{"Z" if zone else ""}"', None]
