@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["running_guarded_registry"]
 
 Allows = Callable[[Mapping[str, str]], bool]
-"""Whether a request with these headers is answered."""
+"""Returns True if a request with these headers is answered."""
 
 
 class _Handler(BaseHTTPRequestHandler):
