@@ -113,6 +113,22 @@ def test_a_crash_between_two_tables_is_completed_by_the_next_start(
     assert read() == (*wanted[:2], [(9,), (10,)])
 
 
+def test_epochs_without_rows_keep_the_record_of_tables(tmp_path):
+    life = TopicLife(tmp_path)
+    life.run(a=[event({"id": 1}, 1)], b=[event({"id": 2}, 1)])
+    catalog = catalog_of(tmp_path / "warehouse")
+    schema = life.table("lake.a").schema()
+    life.run(a=[])
+    catalog.drop_table("lake.a")
+    catalog.create_table("lake.a", schema)
+    life.run(a=[])
+    with pytest.raises(CommitRejected, match=r"lake.a of topic 'a' was removed and created again"):
+        life.run(a=[event({"id": 4}, 3)])
+    life = TopicLife(tmp_path, first=life.next)
+    with pytest.raises(CommitRejected, match=r"lake.a of topic 'a' was removed and created again"):
+        life.run(a=[event({"id": 4}, 3)])
+
+
 def test_a_table_that_was_created_again_is_refused_when_it_gets_rows(tmp_path):
     life = TopicLife(tmp_path)
     life.run(a=[event({"id": 1}, 1)], b=[event({"id": 2}, 1)])
