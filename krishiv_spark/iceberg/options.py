@@ -185,8 +185,8 @@ class IcebergOptions(StorageOptions):
         if self.is_by_topic:
             if not self.may_name_by_topic:
                 raise ValueError(
-                    f"{self.table_name!r} is a name by topic, which is for writes: give the name "
-                    "of the table to read"
+                    "'table' has '${', as a name by topic, which is for writes: give the name of "
+                    "the table to read"
                 )
             check_pattern(self.table_name)
 

@@ -23,14 +23,16 @@ def is_pattern(name: str) -> bool:
 def check_pattern(pattern: str) -> None:
     """Refuse an expression that is not over the name of a topic.
 
+    The messages do not repeat the rest of the name, which may come from a variable.
+
     Raises:
         ValueError: If there is one, with the forms that are known.
     """
     for found in _FIELD.finditer(pattern):
         if not _WANTED.fullmatch(found[1]):
-            raise ValueError(f"{found[0]!r} in {pattern!r} is not known: {_FORMS}")
+            raise ValueError(f"{found[0]!r} in the name of the table is not known: {_FORMS}")
     if is_pattern(_FIELD.sub("", pattern)):
-        raise ValueError(f"{pattern!r} has a '${{' without its '}}': {_FORMS}")
+        raise ValueError(f"the name of the table has a '${{' without its '}}': {_FORMS}")
 
 
 def name_by_topic(pattern: str, topic: str) -> str:

@@ -155,9 +155,9 @@ class TopicsParticipant(Participant[StagedTopics]):
         tables = {route: table for item in staged for route, table in item.tables.items()}
         fanout = self._fanout(staged)
         targets = {t.topic: self._part(t).target() or "" for t in tables.values()}
-        self._check_distinct(targets, known)
         for route, table in tables.items():
             self._check_table(part_of_query(epoch.query, route), epoch, table, known)
+        self._check_distinct(targets, known)
         for route, table in tables.items():
             if table.topic not in known.tables:  # the catalog must keep the query's property
                 self._part(table).sweep(part_of_query(epoch.query, route), 0, clean=True)

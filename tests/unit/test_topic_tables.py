@@ -316,7 +316,7 @@ def sink_of(**options):
 
 def test_a_source_names_one_table():
     options = find_format("krishiv-iceberg").reader_type.options_type
-    with pytest.raises(OptionError, match=r"is a name by topic, which is for writes"):
+    with pytest.raises(OptionError, match=r"as a name by topic, which is for writes"):
         options.parse({"warehouse": "/w", "table": "lake.${topic.last}"}, "krishiv-iceberg")
 
 
