@@ -20,7 +20,7 @@ from krishiv_spark.postgresql.names import quote
 from krishiv_spark.postgresql.options import FORMAT
 from krishiv_spark.postgresql.types import WIRE_OF, arrow_type
 
-__all__ = ["ReadColumn", "choose_columns", "describe_rows", "make_batch"]
+__all__ = ["ReadColumn", "check_types", "choose_columns", "describe_rows", "make_batch"]
 
 _PLAIN_TEXTS = frozenset({"text", "character varying", "character", "name", "json"})
 """Types whose binary form is their text."""
@@ -144,6 +144,28 @@ def _decimal_in(kind: pa.DataType, *, is_array: bool) -> bool:
     if is_array:
         return bool(pa.types.is_list(kind) and pa.types.is_decimal(kind.value_type))
     return bool(pa.types.is_decimal(kind))
+
+
+def check_types(
+    transaction: DatabaseTransaction, relation: str, columns: Iterable[ReadColumn]
+) -> None:
+    """Check that columns have the types of the plan, whose binary form is decoded. Executor.
+
+    Raises:
+        SchemaError: If a column has been changed since then.
+    """
+    now = {each.target: each for each in describe_rows(transaction, relation)}
+    for each in columns:
+        found = now.get(each.target)
+        if found is None or (found.sql, found.decoder, found.is_array) != (
+            each.sql,
+            each.decoder,
+            each.is_array,
+        ):
+            raise SchemaError(
+                f"{FORMAT}: column {each.target!r} was changed or dropped after Spark planned the "
+                "read: run load() again"
+            )
 
 
 def make_batch(

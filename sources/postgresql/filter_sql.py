@@ -60,13 +60,16 @@ def _write(item: Any, columns: Mapping[str, ReadColumn], *, is_exact: bool = Fal
     column = columns[item.attribute[0]]
     name = quote(column.target)
     if kind in _NULLS:
-        return f"{name} {_NULLS[kind]}"
+        # By its text, since a composite value with a null in it is neither null nor not null.
+        return f"{column.sql} {_NULLS[kind]}"
     if column.is_array or (is_exact and column.decoder == "text" and column.base != "numeric"):
         raise _LeftOut("texts are compared differently")
     if kind in _PATTERNS:
         return _write_pattern(name, column, _PATTERNS[kind], item.value)
     if kind == "In":
         return f"{name} IN ({', '.join(_literal(value, column) for value in item.value)})"
+    if is_exact and kind == "EqualNullSafe":
+        raise _LeftOut("its negation holds for null, which the server's does not")
     sign = _SIGNS[kind]
     if column.decoder == "text" and column.base != "numeric" and sign != "=":
         raise _LeftOut("texts are ordered differently")
@@ -77,7 +80,7 @@ _NULLS = {"IsNull": "IS NULL", "IsNotNull": "IS NOT NULL"}
 
 _SIGNS = {
     "EqualTo": "=",
-    "EqualNullSafe": "=",  # the two differ in null only, which is left out
+    "EqualNullSafe": "=",  # with a value; one with null is left out
     "GreaterThan": ">",
     "GreaterThanOrEqual": ">=",
     "LessThan": "<",

@@ -18,6 +18,7 @@ from krishiv_spark.postgresql.copy_reading import copy_rows
 from krishiv_spark.postgresql.options import FORMAT
 from krishiv_spark.postgresql.read_columns import (
     ReadColumn,
+    check_types,
     choose_columns,
     describe_rows,
     make_batch,
@@ -112,6 +113,8 @@ class PostgresqlReader(StreamReader[PostgresqlOffset, PostgresqlTask]):
     def read(self, partition: PostgresqlTask) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task, in pieces of a few megabytes."""
         with open_reading(self.options, partition.snapshot) as transaction:
+            if partition.snapshot is None:
+                check_types(transaction, self.options.relation, partition.columns)
             for statement in partition.statements:
                 for data, starts in copy_rows(transaction.connection, statement):
                     yield make_batch(data, starts, partition.columns)

@@ -127,7 +127,28 @@ def open_reading(
         transaction.run(_SETTINGS)
         if snapshot is not None:
             _join(transaction, snapshot, options)
+        elif options.table is not None:
+            _lock_table(transaction, options.relation)
         yield transaction
+
+
+def _lock_table(transaction: DatabaseTransaction, relation: str) -> None:
+    """Lock a table before the transaction has a snapshot.
+
+    A SELECT takes its snapshot first. If it then waits for a TRUNCATE, it sees neither the old
+    rows, which it removed, nor the new ones. What cannot be locked is read without it: materialized
+    views, foreign tables, and tables of which only columns are granted.
+    """
+    import psycopg
+
+    transaction.run("SAVEPOINT krishiv_lock")
+    try:
+        transaction.run(f"LOCK TABLE {relation} IN ACCESS SHARE MODE")
+    except psycopg.Error as error:
+        if error.sqlstate is None or isinstance(error, psycopg.errors.LockNotAvailable):
+            raise
+        transaction.run("ROLLBACK TO SAVEPOINT krishiv_lock")
+    transaction.run("RELEASE SAVEPOINT krishiv_lock")  # within it no snapshot can be exported
 
 
 def _join(

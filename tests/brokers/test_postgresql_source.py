@@ -1,5 +1,6 @@
 """The PostgreSQL source against a real server, role by role, without Spark."""
 
+import concurrent.futures
 import datetime as dt
 import multiprocessing
 import re
@@ -474,6 +475,56 @@ def test_texts_that_a_collation_takes_for_equal_are_not_lost(filtered):
 
 
 @pytest.mark.long  # inserts many rows
+def test_conditions_of_null_hold_for_nulls_and_composite_values(database):
+    database.run("CREATE TYPE pair AS (a int, b int)")
+    database.run("CREATE TABLE orders (id int, n int, p pair)")
+    database.run("INSERT INTO orders VALUES (1, 5, (1, 2)), (2, 6, (1, NULL))")
+    database.run("INSERT INTO orders VALUES (3, NULL, (NULL, NULL)), (4, NULL, NULL)")
+    cases = [
+        (spark.IsNotNull(("p",)), [1, 2, 3]),
+        (spark.IsNull(("p",)), [4]),
+        (spark.Not(spark.IsNull(("p",))), [1, 2, 3]),
+    ]
+    for condition, wanted in cases:
+        reader = make_reader(database)
+        reader.push([condition])
+        assert ids(read(reader)) == wanted, condition
+    reader = make_reader(database)
+    reader.push([spark.Not(spark.EqualNullSafe(("n",), 5))])
+    assert {2, 3, 4} <= set(ids(read(reader)))  # Spark checks the others again
+
+
+def test_a_read_that_waits_for_a_truncate_has_the_new_rows(database):
+    database.run("CREATE TABLE orders (id int)")
+    database.run("INSERT INTO orders VALUES (1)")
+    tasks = plan(make_reader(database))
+    with (
+        database.connect(autocommit=False) as other,
+        concurrent.futures.ThreadPoolExecutor() as pool,
+    ):
+        other.execute("TRUNCATE orders")
+        other.execute("INSERT INTO orders VALUES (2)")
+        waiting = pool.submit(lambda: ids(read(make_reader(database), tasks)))
+        waits = "SELECT FROM pg_locks WHERE NOT granted"
+        deadline = time.monotonic() + 20
+        while not other.execute(waits).fetchall():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        other.commit()
+        assert waiting.result(20) == [2]
+
+
+def test_a_type_that_is_changed_after_the_plan_of_one_task_is_an_error(database):
+    database.run("CREATE TABLE orders (id int)")
+    database.run("INSERT INTO orders VALUES (7)")
+    reader = make_reader(database)
+    tasks = plan(reader)
+    database.run("ALTER TABLE orders ALTER id TYPE bigint")
+    with pytest.raises(SchemaError, match="'id' was changed or dropped after"):
+        read(reader, tasks)
+    assert ids(read(reader)) == [7]
+
+
 def test_few_rows_that_an_index_finds_are_one_task(filtered):
     filtered.run("INSERT INTO orders (id) SELECT n FROM generate_series(1000, 50000) n")
     filtered.run("ANALYZE orders")
