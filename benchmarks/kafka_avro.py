@@ -18,7 +18,16 @@ from benchmarks.peer import KAFKA, SPARK_AVRO
 from benchmarks.streams import Load, compared, rate
 from benchmarks.topics import OURS, THEIRS
 
-__all__ = ["FIELDS", "RECORD_BYTES", "encode", "make_rows", "read", "write", "write_rows"]
+__all__ = [
+    "FIELDS",
+    "RECORD_BYTES",
+    "encode",
+    "make_rows",
+    "rate_of",
+    "read",
+    "write",
+    "write_rows",
+]
 
 _TO_AVRO = f"{THEIRS}, to_avro"
 _FROM_AVRO = f"{THEIRS}, from_avro"
@@ -109,11 +118,16 @@ def _ours(column: pa.StructArray) -> Callable[[], float]:
     from krishiv_spark.kafka.schemas.avro_types import parse_avro_schema
 
     encoder = AvroEncoder(parse_avro_schema(_schema_of(column.type)), column.type)
-    pieces = [column.slice(at, 10_000) for at in range(0, len(column), 10_000)]  # as Spark has them
+    return rate_of(encoder.encode, column)
+
+
+def rate_of(encode: Callable[[pa.Array], pa.Array], column: pa.StructArray) -> Callable[[], float]:
+    """Return a function that encodes a column, in pieces as Spark has them, and returns rows/s."""
+    pieces = [column.slice(at, 10_000) for at in range(0, len(column), 10_000)]
 
     def once() -> float:
         began_s = time.perf_counter()
-        size = sum(len(encoder.encode(piece)) for piece in pieces)
+        size = sum(len(encode(piece)) for piece in pieces)
         return size / (time.perf_counter() - began_s)
 
     return once

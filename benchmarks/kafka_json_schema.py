@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.bench import Run, benchmark, scratch
-from benchmarks.kafka_avro import FIELDS, RECORD_BYTES, make_rows, write_rows
+from benchmarks.kafka_avro import FIELDS, RECORD_BYTES, make_rows, rate_of, write_rows
 from benchmarks.measure import Figure, Goal, figure, in_turn, ratios
 from benchmarks.peer import KAFKA
 from benchmarks.streams import Load, compared
@@ -83,14 +83,7 @@ def _ours(column: pa.StructArray) -> Callable[[], float]:
 
     text = derive_json_schema(column.type, "orders_value")
     encoder = JsonSchemaEncoder(RegisteredSchema(1, "json-schema", text), column.type, b"", "")
-    pieces = [column.slice(at, 10_000) for at in range(0, len(column), 10_000)]  # as Spark has them
-
-    def once() -> float:
-        began_s = time.perf_counter()
-        size = sum(len(encoder.encode(piece)) for piece in pieces)
-        return size / (time.perf_counter() - began_s)
-
-    return once
+    return rate_of(encoder.encode, column)
 
 
 def _python(column: pa.StructArray) -> Callable[[], float]:

@@ -8,7 +8,7 @@ reason in the next ones.
     * ``owner``: a new attempt at an epoch begins; the entry's number is its *generation*.
     * ``intent``: the epoch consists of exactly these staged things: the linearization point.
     * ``void``: the intent before came to nothing; its epoch may be staged again.
-    * ``adopted``: an operator's statement of what the target holds, whatever earlier entries say.
+    * ``adopted``: an operator's statement of what the target holds; it overrides earlier entries.
 
 An intent is appended only right after the owner entry of its own generation. A driver that was
 believed dead therefore cannot publish after another took over; and its successor finishes an intent

@@ -46,10 +46,10 @@ from krishiv_spark.sinks.iceberg.epoch_updates import (
 from krishiv_spark.sinks.iceberg.expiry import delete_expired_files, expire_with_commit
 from krishiv_spark.sinks.iceberg.key_rule import KeyRule
 from krishiv_spark.sinks.iceberg.lost_races import LostRaces
+from krishiv_spark.sinks.iceberg.manifest_writers import WrittenManifests
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.table_setup import CachedTable, adapt_to_changes, find_table
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
-from krishiv_spark.sinks.iceberg.written_manifests import WrittenManifests
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:

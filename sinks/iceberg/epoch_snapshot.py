@@ -46,9 +46,12 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import create_metadata_uuid
 from krishiv_spark.iceberg.planning import count_listed_files
 from krishiv_spark.runtime.caches import LruCache
-from krishiv_spark.sinks.iceberg.manifest_writers import NO_SNAPSHOT, create_manifest_writer
+from krishiv_spark.sinks.iceberg.manifest_writers import (
+    NO_SNAPSHOT,
+    WrittenManifests,
+    create_manifest_writer,
+)
 from krishiv_spark.sinks.iceberg.table_schema import get_manifest_schema
-from krishiv_spark.sinks.iceberg.written_manifests import WrittenManifests
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -324,9 +327,10 @@ class EpochSnapshot(MergeAppend):
             yield manifest
         elif len(found) < len(entries):
             rest = [entry for entry in entries if entry.data_file.file_path not in paths]
-            gone = frozenset(entry.data_file.file_path for entry in found)
+            left_out = frozenset(entry.data_file.file_path for entry in found)
             yield self._get_manifest(
-                ("without", manifest.manifest_path, gone), lambda: self._write_rest(manifest, rest)
+                ("without", manifest.manifest_path, left_out),
+                lambda: self._write_rest(manifest, rest),
             )
 
     def _write_rest(self, manifest: ManifestFile, rest: Sequence[ManifestEntry]) -> ManifestFile:
@@ -446,7 +450,7 @@ class EpochSnapshot(MergeAppend):
         """Merge all manifests of a tier into one manifest of the next tier."""
         manifests = tiers.pop(key)
         paths = tuple(one.manifest_path for one in manifests)
-        merged = self._get_manifest(("merged", paths), lambda: self._merge(manifests, key))
+        merged = self._get_manifest(("merged", paths), partial(self._merge, manifests, key))
         level = max(key.level + 1, self._level(merged) or 0)
         tiers[key._replace(level=level)].append(merged)
 

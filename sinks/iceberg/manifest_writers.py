@@ -1,14 +1,18 @@
-"""Writers of manifests, and manifests that no snapshot lists. Driver.
+"""Writers of manifests, the manifests of one commit, and those that no snapshot lists. Driver.
 
 For each manifest, PyIceberg derives the schema, the encoder of entries and the text of the header
 again, which takes longer than to write a small manifest. They are the same for all manifests of one
 schema and one partition spec of a table, and are cached here.
+
+All attempts of a commit have one snapshot id, which the entries of their manifests contain, and
+entries of new files inherit their sequence number. So an attempt after a lost race lists the
+manifests of an earlier one, and writes only the list, and those that the other commit has changed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_SNAPSHOT",
+    "WrittenManifests",
     "create_manifest_writer",
     "read_unlisted_manifest",
     "write_unlisted_manifest",
@@ -149,6 +154,30 @@ def create_manifest_writer(
     ids = (metadata.table_uuid, metadata.current_schema_id, spec.spec_id)
     writer.key = (*ids, version, compression, content)
     return writer
+
+
+class WrittenManifests:
+    """The manifests of one commit, by what they contain.
+
+    Attributes:
+        snapshot_id: Id of the commit's snapshot, from the first attempt on.
+    """
+
+    def __init__(self) -> None:
+        self.snapshot_id: int | None = None
+        self._manifests: dict[Hashable, ManifestFile] = {}
+
+    def get(self, content: Hashable, write: Callable[[], ManifestFile]) -> ManifestFile:
+        """Return the manifest of a content, which is written for the first attempt that needs it.
+
+        Args:
+            content: Identifies the entries, their order, and the schema of the table.
+            write: Writes the manifest.
+        """
+        found = self._manifests.get(content)
+        if found is None:
+            found = self._manifests[content] = write()
+        return found
 
 
 def write_unlisted_manifest(table: Table, files: Sequence[DataFile]) -> str:

@@ -14,7 +14,7 @@ from changing_tables import MARKED, TABLES
 from debezium_messages import await_key, await_streamed_offset, topic_of
 from drivers import Driver
 from mirrors import assert_mirror_equals, make_job
-from postgres import find_programs, open_postgres
+from postgres import open_postgres, require_programs
 from registries import registry  # noqa: F401  a fixture
 
 from krishiv_spark.errors import KrishivError
@@ -35,9 +35,7 @@ pytestmark = [
 
 @pytest.fixture
 def uri():
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    programs = require_programs()
     try:
         postgres_source("").bring_jars(avro=True)
     except KrishivError as error:

@@ -21,7 +21,7 @@ from debezium_messages import await_key, await_streamed_offset, read_changes, re
 from drivers import Driver
 from killers import Killer
 from mirrors import assert_mirror_equals, history_name, make_job
-from postgres import find_programs, open_postgres
+from postgres import open_postgres, require_programs
 from table_histories import assert_history_equals
 
 from krishiv_spark.errors import KrishivError
@@ -80,9 +80,7 @@ class Pipeline:
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
     """A pipeline after its snapshot."""
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    programs = require_programs()
     seed = int(os.environ.get("KRISHIV_PIPELINE_SEED", random.randrange(2**32)))
     with ExitStack() as stack:
         uri = stack.enter_context(open_postgres(programs, **SERVER_SETTINGS))

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pg_onlooker import Database
 from pg_server import open_killable
-from postgres import USER, find_programs
+from postgres import USER, require_programs
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.formats import PostgresqlDataSource
@@ -120,10 +120,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def server():
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    with open_killable(programs) as server:
+    with open_killable(require_programs()) as server:
         yield server
 
 

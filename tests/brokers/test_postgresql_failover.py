@@ -7,7 +7,7 @@ import time
 import pyarrow as pa
 import pytest
 from pg_server import open_killable
-from postgres import find_programs
+from postgres import require_programs
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
@@ -22,9 +22,7 @@ ROWS = 10
 
 @pytest.fixture
 def pair():
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    programs = require_programs()
     with (
         open_killable(programs, fsync="on") as primary,
         open_killable(programs, primary=primary, fsync="on") as standby,

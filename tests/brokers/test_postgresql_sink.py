@@ -14,7 +14,7 @@ from cutting_proxy import CuttingProxy
 from pg_onlooker import Database
 from pg_pool import open_pooled
 from pg_server import open_killable
-from postgres import PASSWORD, find_programs
+from postgres import PASSWORD, require_programs
 
 from krishiv_spark.errors import (
     CommitRejected,
@@ -37,10 +37,7 @@ FORMAT = "krishiv-postgresql"
 
 @pytest.fixture(scope="module")
 def server():
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    with open_killable(programs, synchronous_commit="off") as server:
+    with open_killable(require_programs(), synchronous_commit="off") as server:
         yield server
 
 

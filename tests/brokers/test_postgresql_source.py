@@ -15,7 +15,7 @@ import pytest
 from pg_onlooker import Database
 from pg_pool import open_pooled
 from pg_server import open_killable
-from postgres import find_programs
+from postgres import require_programs
 from pyspark.sql import datasource as spark
 
 from krishiv_spark.arrow.conform import conform
@@ -32,10 +32,7 @@ UTC = dt.timezone.utc
 
 @pytest.fixture(scope="module")
 def server():
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    with open_killable(programs) as server:
+    with open_killable(require_programs()) as server:
         yield server
 
 
@@ -264,7 +261,7 @@ def test_a_snapshot_is_kept_through_a_pool(database):
 def test_a_standby_is_read_until_its_replay_ends_the_snapshot(server, database):
     fill(database)
     settings = {"hot_standby": "on", "max_standby_streaming_delay": "200ms"}
-    with open_killable(find_programs(), primary=server, **settings) as standby:
+    with open_killable(require_programs(), primary=server, **settings) as standby:
         reader = make_reader(standby.database, numPartitions="4")
         tasks = plan(reader)
         assert ids(read(reader, tasks)) == [*range(1, 20_001)]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 from pg_onlooker import Database
-from postgres import find_programs, open_postgres
+from postgres import open_postgres, require_programs
 
 from krishiv_spark.kafka.dev import open_cluster
 from krishiv_spark.kafka.records import warm_up
@@ -44,8 +44,5 @@ def producer(cluster):
 @pytest.fixture(scope="session")
 def database():
     """A server of PostgreSQL for this process."""
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    with open_postgres(programs) as uri:
+    with open_postgres(require_programs()) as uri:
         yield Database(int(uri.rpartition(":")[2].partition("/")[0]))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from killers import Killer
 from pg_server import open_killable
-from postgres import find_programs
+from postgres import require_programs
 from tables import make_input
 
 FILES, ROWS = 60, 50
@@ -13,10 +13,7 @@ FILES, ROWS = 60, 50
 
 @pytest.fixture
 def server():
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    with open_killable(programs) as server:
+    with open_killable(require_programs()) as server:
         yield server
 
 

@@ -2,16 +2,13 @@
 
 import pytest
 from pg_server import open_killable
-from postgres import find_programs
+from postgres import require_programs
 from pyspark.errors import PySparkException
 
 
 @pytest.fixture(scope="module")
 def database():
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    with open_killable(programs) as server:
+    with open_killable(require_programs()) as server:
         server.database.run("CREATE TABLE orders (id bigint, name text)")
         server.database.run(
             "INSERT INTO orders SELECT n, 'order ' || n FROM generate_series(1, 20000) n"

@@ -5,13 +5,11 @@ Apicurio stores and checks the schemas. This server adds ``guid`` to its answers
 """
 
 import json
-import threading
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from registry_server import RegistryHandler, running_registry_server
 
 __all__ = ["find_guid", "running_guid_registry"]
 
@@ -24,60 +22,33 @@ def find_guid(number: int) -> uuid.UUID:
     return uuid.uuid5(_SPACE, str(number))
 
 
-class _Handler(BaseHTTPRequestHandler):
-    target = ""
+class _Handler(RegistryHandler):
     numbers: dict[str, int]
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
+        path, number = self.path.partition("?")[0], None
         if path.startswith(_GUIDS):
             number = self.numbers.get(path.removeprefix(_GUIDS))
             if number is None:
-                self._send(404, b'{"error_code": 40403, "message": "Schema not found"}')
-            else:
-                self._forward(f"/schemas/ids/{number}", number)
-            return
-        self._forward(self.path)
+                self.send(404, b'{"error_code": 40403, "message": "Schema not found"}')
+                return
+        status, body = self.forward(self.path if number is None else f"/schemas/ids/{number}")
+        if status == 200:
+            body = self._add_guid(body, number)
+        self.send(status, body)
 
-    def do_POST(self) -> None:
-        self._forward(self.path)
-
-    def _forward(self, path: str, number: int | None = None) -> None:
-        size = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(size) if size else None
-        sent = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
-        request = urllib.request.Request(self.target + path, body, sent, method=self.command)
-        try:
-            with urllib.request.urlopen(request) as answer:
-                found = json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            self._send(error.code, error.read())
-            return
-        if isinstance(found, dict) and (number := found.get("id", number)) is not None:
-            guid = str(find_guid(number))
-            self.numbers[guid] = number
-            found["guid"] = guid
-        self._send(200, json.dumps(found).encode())
-
-    def _send(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
+    def _add_guid(self, body: bytes, number: int | None) -> bytes:
+        found = json.loads(body)
+        if not isinstance(found, dict) or (number := found.get("id", number)) is None:
+            return body
+        guid = str(find_guid(number))
+        self.numbers[guid] = number
+        return json.dumps({**found, "guid": guid}).encode()
 
 
 @contextmanager
 def running_guid_registry(target: str) -> Iterator[str]:
     """Run the server, and yield its address."""
-    handler = type("Handler", (_Handler,), {"target": target, "numbers": {}})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    numbers: dict[str, int] = {}
+    with running_registry_server(_Handler, target, numbers=numbers) as url:
+        yield url

@@ -1,48 +1,33 @@
 """A way to one broker on which responses to Metadata are changed: real sockets on both sides."""
 
-import contextlib
-import socket
-import struct
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any
 
+from broker_proxy import BrokerProxy
 from kafka.protocol.metadata import MetadataResponse
-from typing_extensions import Self
 
 __all__ = ["MetadataProxy"]
 
 _METADATA = MetadataResponse.API_KEY
 
 
-class MetadataProxy:
+class MetadataProxy(BrokerProxy):
     """Forwards to a port of loopback; brokers that a response names are reached through it too.
 
     Args:
         port: Of the broker.
 
     Attributes:
-        bootstrap: For ``bootstrap.servers``.
         requests: How many requests for metadata were forwarded.
         changed: How many responses were changed.
     """
 
     def __init__(self, port: int) -> None:
-        self._broker = port
         self._changes: list[Callable[[Any], None]] = []
         self._lock = threading.Lock()
         self.requests = self.changed = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._port = self._listener.getsockname()[1]
-        self.bootstrap = f"127.0.0.1:{self._port}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        super().__init__(port)
 
     def change(self, topic: str, change: Callable[[Any], None], times: int = 1) -> None:
         """Change a topic in the next responses that contain it.
@@ -74,50 +59,20 @@ class MetadataProxy:
         """Return True if every response that was to be changed was sent."""
         return not self._changes
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                broker = socket.create_connection(("127.0.0.1", self._broker))
-                versions: dict[int, int] = {}
-                for way in (self._ask, self._answer):
-                    given = client, broker, versions
-                    threading.Thread(target=way, args=given, daemon=True).start()
+    def notice(self, key: int, version: int) -> bool:
+        """Notice and count requests for metadata."""
+        del version
+        self.requests += key == _METADATA
+        return key == _METADATA
 
-    def _ask(self, client: socket.socket, broker: socket.socket, versions: dict[int, int]) -> None:
-        with contextlib.suppress(OSError), broker:
-            for message in _messages(client.makefile("rb")):
-                key, version, number = struct.unpack_from(">hhi", message)
-                if key == _METADATA:
-                    versions[number] = version
-                    self.requests += 1
-                broker.sendall(_framed(message))
-
-    def _answer(
-        self, client: socket.socket, broker: socket.socket, versions: dict[int, int]
-    ) -> None:
-        with contextlib.suppress(OSError), client:
-            for message in _messages(broker.makefile("rb")):
-                (number,) = struct.unpack_from(">i", message)
-                version = versions.pop(number, None)
-                answer = message if version is None else self._changed(message, version)
-                client.sendall(_framed(answer))
-
-    def _changed(self, message: bytes, version: int) -> bytes:
+    def change_response(self, message: bytes, key: int, version: int) -> bytes:
+        """Name this way instead of the broker, and apply the next change."""
+        del key
         response = MetadataResponse.decode(message, version=version, header=True)
         for broker in response.brokers:
-            broker.port = self._port
+            broker.port = self.port
         with self._lock:
             if self._changes and response.topics:
                 self._changes.pop(0)(response)
                 self.changed += 1
         return bytes(response.encode(header=True))
-
-
-def _messages(incoming: BinaryIO) -> Iterator[bytes]:
-    while len(size := incoming.read(4)) == 4:
-        yield incoming.read(*struct.unpack(">i", size))
-
-
-def _framed(message: bytes) -> bytes:
-    return struct.pack(">i", len(message)) + message

@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 from cutting_proxy import CuttingProxy
 from iceberg_life import IcebergLife
-from postgres import find_programs, open_postgres
+from postgres import open_postgres, require_programs
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from rest_catalog import open_rest_catalog
@@ -91,10 +91,7 @@ class Place:
 @pytest.fixture(scope="session")
 def postgresql():
     """The URI of a server."""
-    binaries = find_programs()
-    if binaries is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    with open_postgres(binaries) as uri:
+    with open_postgres(require_programs()) as uri:
         yield uri
 
 

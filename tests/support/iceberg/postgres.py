@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg2
+import pytest
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from krishiv_spark.kafka.dev.clusters import free_ports
@@ -27,12 +28,18 @@ _SETTINGS = {
 }
 
 
-def find_programs() -> Path | None:
-    """The folder with ``initdb`` and ``postgres``; Debian keeps one for each version."""
+def require_programs() -> Path:
+    """Return the folder with ``initdb`` and ``postgres``; skip the test on a machine without them.
+
+    Debian keeps a folder for each version.
+    """
     known = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: float(p.parent.name))
     in_path = shutil.which("initdb")
     found = [*known, *([Path(in_path).resolve().parent] if in_path else [])]
-    return next((each for each in reversed(found) if (each / "postgres").exists()), None)
+    for each in reversed(found):
+        if (each / "postgres").exists():
+            return each
+    pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
 
 
 @contextmanager

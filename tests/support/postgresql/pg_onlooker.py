@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import psycopg
 import pyarrow as pa
-from postgres import PASSWORD, USER, find_programs
+from postgres import PASSWORD, USER, require_programs
 from psycopg.rows import dict_row
 
 from krishiv_spark.formats import PostgresqlDataSource
@@ -91,7 +91,7 @@ class Onlooker:
 
     def back_up(self):
         """Copy the schema as an operator does, with pg_dump."""
-        programs = find_programs()
+        programs = require_programs()
         made = subprocess.run(
             [programs / "pg_dump", "-n", self.schema, self.database.url],
             env={"PGPASSWORD": PASSWORD},
