@@ -64,7 +64,10 @@ def _compact(run: Run, place: Warehouse, name: str) -> None:
         call = f"rewrite_data_files(table => 'db.{TABLES[name]}', options => {options})"
         run.spark().sql(f"CALL {place.name}.system.{call}").collect()
         return
-    from krishiv_spark.sinks.iceberg.compaction import CompactionRequest, compact_in_steps
+    from krishiv_spark.sinks.iceberg.maintenance.compaction import (
+        CompactionRequest,
+        compact_in_steps,
+    )
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
     from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 

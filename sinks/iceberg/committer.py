@@ -43,13 +43,13 @@ from krishiv_spark.sinks.iceberg.epoch_updates import (
     SnapshotChanges,
     check_staged_exist,
 )
-from krishiv_spark.sinks.iceberg.expiry import delete_expired_files, expire_with_commit
-from krishiv_spark.sinks.iceberg.key_rule import KeyRule
 from krishiv_spark.sinks.iceberg.lost_races import LostRaces
+from krishiv_spark.sinks.iceberg.maintenance.expiry import delete_expired_files, expire_with_commit
 from krishiv_spark.sinks.iceberg.manifest_writers import WrittenManifests
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.table_setup import CachedTable, adapt_to_changes, find_table
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles
+from krishiv_spark.sinks.iceberg.upserts.key_rule import KeyRule
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         """
         if self._options.compact != "auto":
             return
-        from krishiv_spark.sinks.iceberg.compaction import compact_next_group, is_due
+        from krishiv_spark.sinks.iceberg.maintenance.compaction import compact_next_group, is_due
 
         try:
             if is_due(epoch.number):
@@ -227,10 +227,10 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         if (spec := mode.upsert_spec) is None:
             return Replace(staged) if mode.replaces else Append(staged)
         if spec.is_history:
-            from krishiv_spark.sinks.iceberg.history_updates import HistoryUpdate
+            from krishiv_spark.sinks.iceberg.history.history_updates import HistoryUpdate
 
             return HistoryUpdate(self._options, staged, spec, epoch)
-        from krishiv_spark.sinks.iceberg.upsert_updates import create_upsert_update
+        from krishiv_spark.sinks.iceberg.upserts.upsert_updates import create_upsert_update
 
         return create_upsert_update(self._options, staged, spec, epoch, table.metadata)
 
@@ -242,7 +242,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
 
     def discard(self, staged: Sequence[StagedDataFiles]) -> None:
         """Anywhere: delete staged files that no snapshot names."""
-        from krishiv_spark.sinks.iceberg.orphans import delete_unused
+        from krishiv_spark.sinks.iceberg.maintenance.orphans import delete_unused
 
         try:
             delete_unused(self._options, staged)

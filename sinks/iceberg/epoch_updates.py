@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-    from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
+    from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
 
 __all__ = [
     "Append",
@@ -140,7 +140,7 @@ class Replace(EpochUpdate):
 
 def list_files(table: Table) -> list[DataFile]:
     """Return all data files and delete files of a table."""
-    from krishiv_spark.sinks.iceberg.replaced_rows import plan_data_files
+    from krishiv_spark.sinks.iceberg.upserts.replaced_rows import plan_data_files
 
     found = (file for task in plan_data_files(table) for file in (task.file, *task.delete_files))
     return list(dict.fromkeys(found))

@@ -386,13 +386,13 @@ class IcebergParticipant(Participant[StagedForTable]):
 
     def plan_replay(self, replay: Replay) -> list[str]:
         """Operator: describe the snapshots that are undone. See `Rollback`."""
-        from krishiv_spark.sinks.iceberg.rollback import Rollback
+        from krishiv_spark.sinks.iceberg.maintenance.rollback import Rollback
 
         return Rollback(self._options, must_hold=False).lines(replay)
 
     def take_back(self, replay: Replay) -> None:
         """Operator: roll the table back, and reset the query's epoch in the same commit."""
-        from krishiv_spark.sinks.iceberg.rollback import Rollback
+        from krishiv_spark.sinks.iceberg.maintenance.rollback import Rollback
 
         Rollback(self._options, must_hold=False).run(replay)
         self._committer.forget_table()
@@ -433,14 +433,14 @@ def read_mode(item: StagedForTable) -> EpochMode | None:
     if item.replaces is None:
         return None
     from krishiv_spark.sinks.iceberg.epoch_updates import EpochMode
-    from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
+    from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
 
     # The name of the column of operations is not needed: staged changes have a column of deletes.
     compares = item.compares_stored
     given = (item.keys, None, item.order)
     spec = UpsertSpec(*given, compares_stored=compares) if item.keys else None
     if spec is not None and item.history:
-        from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
+        from krishiv_spark.sinks.iceberg.history.history_spec import HistorySpec
 
         spec = HistorySpec.from_texts(spec, item.history)
     return EpochMode(spec, replaces=item.replaces)

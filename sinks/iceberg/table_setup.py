@@ -29,7 +29,10 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import MERGE_MODE
 from krishiv_spark.sinks.column_policy import grow_columns
 from krishiv_spark.sinks.iceberg.epoch_properties import is_refusal
-from krishiv_spark.sinks.iceberg.expiry import make_default_properties, warn_of_refused_properties
+from krishiv_spark.sinks.iceberg.maintenance.expiry import (
+    make_default_properties,
+    warn_of_refused_properties,
+)
 from krishiv_spark.sinks.iceberg.table_copies import check_own_warehouse, open_own_table
 from krishiv_spark.sinks.iceberg.table_layout import (
     check_existing_table_matches,

@@ -26,10 +26,10 @@ from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, TaskTableSpe
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from krishiv_spark.sinks.iceberg.change_records import ChangeRecords
     from krishiv_spark.sinks.iceberg.committer import IcebergCommitter
     from krishiv_spark.sinks.iceberg.table_setup import CachedTable
-    from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
+    from krishiv_spark.sinks.iceberg.upserts.change_records import ChangeRecords
+    from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
     from krishiv_spark.spark.query_target import QueryTarget
 
 __all__ = ["IcebergSinkOptions", "IcebergWriter"]
@@ -66,7 +66,7 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
 
     def plan(self, ownership: Ownership[StagedDataFiles] | None) -> TaskTableSpec:
         """Planner: create or adapt the table, and return its specification for tasks."""
-        from krishiv_spark.sinks.iceberg.expiry import warn_of_growth
+        from krishiv_spark.sinks.iceberg.maintenance.expiry import warn_of_growth
         from krishiv_spark.sinks.iceberg.table_setup import prepare_table
 
         del ownership
@@ -113,14 +113,14 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         """Refuse a table whose files cannot be replaced, if epochs replace files."""
         is_upsert = self.options.mode != "append"
         if table is not None and (is_upsert or self.mode is OutputMode.REPLACE):
-            from krishiv_spark.sinks.iceberg.replaced_rows import (
+            from krishiv_spark.sinks.iceberg.upserts.replaced_rows import (
                 check_no_equality_deletes,
                 check_upsertable,
             )
 
             check_no_equality_deletes(table, self.options)
             if self.options.mode == "upsert":
-                from krishiv_spark.sinks.iceberg.upsert_updates import find_upsert_mode
+                from krishiv_spark.sinks.iceberg.upserts.upsert_updates import find_upsert_mode
 
                 find_upsert_mode(self.options, table.metadata)  # which raises
             if is_upsert:
@@ -193,10 +193,10 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         if self.options.mode == "append":
             return None
         if self.options.mode == "scd2":
-            from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
+            from krishiv_spark.sinks.iceberg.history.history_spec import HistorySpec
 
             return HistorySpec.of(self.options)
-        from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
+        from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
 
         return UpsertSpec.of(self.options)
 
@@ -210,7 +210,7 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
                 from krishiv_spark.sinks.iceberg.data_files import write_files
 
                 return write_files(plan, batches, task)
-            from krishiv_spark.sinks.iceberg.upsert_staging import stage_changes
+            from krishiv_spark.sinks.iceberg.upserts.upsert_staging import stage_changes
 
             records = self.read_records(plan)
             return stage_changes(plan, batches, task, upsert_spec, records)
@@ -227,8 +227,8 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         upsert_spec = self._upsert_spec()
         if self.options.change_format is None or upsert_spec is None:
             return None
-        from krishiv_spark.sinks.iceberg.change_records import ChangeRecords
         from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
+        from krishiv_spark.sinks.iceberg.upserts.change_records import ChangeRecords
 
         columns = to_arrow_columns(plan.metadata.schema())
         return ChangeRecords(self.options, upsert_spec, upsert_spec.without_added(columns))

@@ -25,8 +25,8 @@ from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import CommittedEpoch, OutputMode
 from krishiv_spark.sinks.fanout.writer import FanoutWriter
+from krishiv_spark.sinks.iceberg.maintenance.rollback import Rollback
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.rollback import Rollback
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.participant import Replay
 from servers.forwarding import Message, forwarding

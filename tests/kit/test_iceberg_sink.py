@@ -13,7 +13,7 @@ from kit_mirrors import MirrorSuite
 from kit_topic_tables import make_topics
 
 from krishiv_spark.formats import IcebergDataSource
-from krishiv_spark.sinks.iceberg import compaction, compaction_groups
+from krishiv_spark.sinks.iceberg.maintenance import compaction, compaction_groups
 from krishiv_spark.testing import (
     FILES,
     OUTSIDE,

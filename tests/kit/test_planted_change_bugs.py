@@ -7,7 +7,7 @@ from kit_mirrors import MirrorSuite
 from planted_bugs import open_player
 
 from krishiv_spark.changes import debezium, decoded, encodings, event_rows
-from krishiv_spark.sinks.iceberg import kept_values, upsert_staging
+from krishiv_spark.sinks.iceberg.upserts import epoch_changes, unchanged_values
 from krishiv_spark.testing import Begin, Broken, Commit, Rule, Stage
 
 EPOCH = (Begin(rows=40), Stage(0), Stage(1), Commit())
@@ -44,17 +44,17 @@ BUGS = {
         lambda one, *_: np.ones(len(one), np.bool_),
     ),
     "a changed key leaves its values behind": (
-        kept_values,
+        unchanged_values,
         "_follow_moves",
         lambda _, before: before,
     ),
     "a kept value is that of the table": (
-        kept_values,
+        unchanged_values,
         "_find_rows_before",
-        lambda found: kept_values._in_table(found.groups),
+        lambda found: unchanged_values._in_table(found.groups),
     ),
     "the first change of a key wins": (
-        upsert_staging.EpochChanges,
+        epoch_changes.EpochChanges,
         "_sort_changes",
         lambda _, changes: np.arange(changes.num_rows)[::-1],
     ),

@@ -5,10 +5,10 @@ import pytest
 from kit_histories import HistorySuite
 from planted_bugs import open_player
 
-from krishiv_spark.sinks.iceberg import history_updates, version_chains, version_values
-from krishiv_spark.sinks.iceberg.history_updates import HistoryUpdate
-from krishiv_spark.sinks.iceberg.new_changes import NewChanges
-from krishiv_spark.sinks.iceberg.version_chains import Events
+from krishiv_spark.sinks.iceberg.history import history_updates, version_chains, version_values
+from krishiv_spark.sinks.iceberg.history.history_updates import HistoryUpdate
+from krishiv_spark.sinks.iceberg.history.repeated_events import NewChanges
+from krishiv_spark.sinks.iceberg.history.version_chains import Events
 from krishiv_spark.testing import Begin, Broken, Commit, Rule, Stage
 
 EPOCH = (Begin(rows=40), Stage(0), Stage(1), Commit())

@@ -7,7 +7,7 @@ import pyarrow as pa
 from duck_iceberg import read_by_duckdb
 from iceberg_life import TABLE, IcebergLife, table_of
 
-from krishiv_spark.sinks.iceberg.compaction import Compaction, CompactionRequest
+from krishiv_spark.sinks.iceberg.maintenance.compaction import Compaction, CompactionRequest
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 

@@ -59,7 +59,7 @@ from krishiv_spark.parquet.footers import BadFileError
 from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.iceberg import epoch_snapshot
 from krishiv_spark.sinks.iceberg.epoch_properties import read_committed_epoch, read_epoch_of_rows
-from krishiv_spark.sinks.iceberg.expiry import Retention
+from krishiv_spark.sinks.iceberg.maintenance.expiry import Retention
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sources.iceberg.changelog.row_changes import plan_comparison
 

@@ -27,9 +27,9 @@ from krishiv_spark.iceberg.own_files import OwnFiles
 from krishiv_spark.operate.inspection.query_status import inspect_table
 from krishiv_spark.operate.moving.spark_positions import SparkTablePositions
 from krishiv_spark.sinks.base import Epoch
-from krishiv_spark.sinks.iceberg import expiry
+from krishiv_spark.sinks.iceberg.maintenance import expiry
+from krishiv_spark.sinks.iceberg.maintenance.orphans import find_orphans, make_deleter
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.orphans import find_orphans, make_deleter
 from krishiv_spark.sinks.iceberg.route import StagedForTable, delete_intent_files, read_intent_files
 from krishiv_spark.sinks.iceberg.table_setup import prepare_table
 

@@ -7,7 +7,7 @@ from debezium_events import PLACEHOLDER, to_json, write_event
 from iceberg_life import IcebergLife, at_next_commit, table_of
 
 from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
-from krishiv_spark.sinks.iceberg.kept_values import read_positions
+from krishiv_spark.sinks.iceberg.upserts.unchanged_values import read_positions
 
 NAME = "db.mirror"
 MODES = pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])

@@ -26,8 +26,10 @@ from sqlalchemy import text
 from krishiv_spark.errors import CommitRejected, CommitUnknown, OptionError, SinkError
 from krishiv_spark.iceberg.catalogs import forget_catalog
 from krishiv_spark.offsets.planned import PlannedOffsets
-from krishiv_spark.sinks.iceberg import compaction
-from krishiv_spark.sinks.iceberg.compaction import (
+from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
+from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges
+from krishiv_spark.sinks.iceberg.maintenance import compaction
+from krishiv_spark.sinks.iceberg.maintenance.compaction import (
     Compacted,
     Compaction,
     CompactionRequest,
@@ -35,11 +37,13 @@ from krishiv_spark.sinks.iceberg.compaction import (
     compact_next_group,
     read_loads,
 )
-from krishiv_spark.sinks.iceberg.compaction_groups import FileLoad, choose_groups, choose_next_group
-from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
-from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges
+from krishiv_spark.sinks.iceberg.maintenance.compaction_groups import (
+    FileLoad,
+    choose_groups,
+    choose_next_group,
+)
+from krishiv_spark.sinks.iceberg.maintenance.rollback import Rollback
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.rollback import Rollback
 from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 from krishiv_spark.sinks.iceberg.table_schema import get_manifest_schema
 from krishiv_spark.sinks.participant import Replay
@@ -391,7 +395,9 @@ def test_a_compaction_that_fails_costs_no_epoch(tmp_path, monkeypatch, caplog):
     def fail(_):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("krishiv_spark.sinks.iceberg.compaction.compact_next_group", fail)
+    monkeypatch.setattr(
+        "krishiv_spark.sinks.iceberg.maintenance.compaction.compact_next_group", fail
+    )
     upserts = Upserts(tmp_path, compact="auto")
     upserts.run(epochs=5)
     upserts.check()

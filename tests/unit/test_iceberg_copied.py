@@ -284,7 +284,8 @@ def test_a_refused_attempt_of_a_query_whose_mark_was_removed_is_no_other_line(wh
 
 
 def test_expiry_in_one_line_deletes_nothing_that_the_other_may_need(wh, monkeypatch, caplog):
-    from krishiv_spark.sinks.iceberg import expiry, table_copies
+    from krishiv_spark.sinks.iceberg import table_copies
+    from krishiv_spark.sinks.iceberg.maintenance import expiry
 
     monkeypatch.setattr(expiry, "_READING_MS", -1000)
     copy = fork(wh, 2)

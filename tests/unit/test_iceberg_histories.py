@@ -8,8 +8,8 @@ from duck_iceberg import open_duckdb
 from lake_histories import play_once, read_results
 from lake_history import Mismatch, play
 
-from krishiv_spark.sinks.iceberg import upsert_updates
-from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
+from krishiv_spark.sinks.iceberg.upserts import upsert_updates
+from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,11 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from krishiv_spark.errors import DataLossError, OptionError
 from krishiv_spark.iceberg.catalogs import CatalogFailedError, open_table
 from krishiv_spark.iceberg.sql_catalog import CachingSqlCatalog
-from krishiv_spark.sinks.iceberg import committer, expiry
-from krishiv_spark.sinks.iceberg.expiry import Retention
+from krishiv_spark.sinks.iceberg import committer
+from krishiv_spark.sinks.iceberg.maintenance import expiry
+from krishiv_spark.sinks.iceberg.maintenance.expiry import Retention
+from krishiv_spark.sinks.iceberg.maintenance.orphans import find_orphans, make_deleter
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.orphans import find_orphans, make_deleter
 
 MOST = "krishiv.history.expire.max-snapshots-to-keep"
 LEAST = "history.expire.min-snapshots-to-keep"

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from krishiv_spark.sinks.iceberg import key_index
-from krishiv_spark.sinks.iceberg.key_index import FileKeys, WantedKeys, match_keys
-from krishiv_spark.sinks.iceberg.upsert_staging import to_sortable
+from krishiv_spark.sinks.iceberg.upserts import key_index
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import to_sortable
+from krishiv_spark.sinks.iceberg.upserts.key_index import FileKeys, WantedKeys, match_keys
 
 DAY = dt.date(2024, 2, 29)
 COLUMNS = {

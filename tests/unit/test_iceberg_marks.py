@@ -155,7 +155,7 @@ def test_a_change_that_fails_after_an_attempt_without_an_answer_is_not_rejected(
     def lose(commit):
         late.append(commit)
         monkeypatch.setattr(
-            "krishiv_spark.sinks.iceberg.upsert_updates.UpsertUpdate._add", no_memory
+            "krishiv_spark.sinks.iceberg.upserts.upsert_updates.UpsertUpdate._add", no_memory
         )
         raise ConnectionResetError("no answer")
 
@@ -277,7 +277,7 @@ def test_what_is_staged_goes_whatever_the_class_of_the_error(tmp_path, monkeypat
         raise error
 
     monkeypatch.setattr(
-        "krishiv_spark.sinks.iceberg.upsert_updates.EpochChanges.read_upserts", fail
+        "krishiv_spark.sinks.iceberg.upserts.upsert_updates.EpochChanges.read_upserts", fail
     )
     with pytest.raises(Exception, match=r"."):
         life.publish(1, staged, numbered(1))

@@ -20,10 +20,10 @@ from krishiv_spark.errors import CommitRejected, OptionError
 from krishiv_spark.iceberg.file_io import GuardedFileIO
 from krishiv_spark.iceberg.property_keys import MERGE_MODE
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.iceberg import replaced_rows
 from krishiv_spark.sinks.iceberg.epoch_updates import check_fits
-from krishiv_spark.sinks.iceberg.key_index import CachedKeys
-from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
+from krishiv_spark.sinks.iceberg.upserts import replaced_rows
+from krishiv_spark.sinks.iceberg.upserts.key_index import CachedKeys
+from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 MERGE = {

@@ -14,7 +14,7 @@ from pyiceberg.types import LongType
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.planning import UnreadableError
 from krishiv_spark.sinks.base import OutputMode
-from krishiv_spark.sinks.iceberg import replaced_rows
+from krishiv_spark.sinks.iceberg.upserts import replaced_rows
 
 UPSERT = {"mode": "upsert", "keyColumns": "id", "orderColumn": "id"}
 

@@ -8,7 +8,7 @@ from command_line import Command
 from iceberg_life import TABLE, IcebergLife, table_of
 from pyiceberg.exceptions import NoSuchTableError
 
-from krishiv_spark.sinks.iceberg.table_report import TableReport
+from krishiv_spark.sinks.iceberg.maintenance.table_report import TableReport
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pyiceberg.types import LongType
 from krishiv_spark.errors import CommitRejected, CommitUnknown, SchemaError
 from krishiv_spark.iceberg.planning import UnreadableError
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
-from krishiv_spark.sinks.iceberg import upsert_updates
-from krishiv_spark.sinks.iceberg.upsert_staging import EpochChanges
+from krishiv_spark.sinks.iceberg.upserts import upsert_updates
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import EpochChanges
 
 CHANGES = {"mode": "upsert", "keyColumns": "id", "upsertMode": "copy-on-write"}
 PAIR = pa.schema([("id", pa.int64()), ("text", pa.string())])

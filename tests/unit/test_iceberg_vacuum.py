@@ -20,7 +20,7 @@ from krishiv_spark.iceberg.own_files import (
     find_table_id,
     get_table_id,
 )
-from krishiv_spark.sinks.iceberg import orphans
+from krishiv_spark.sinks.iceberg.maintenance import orphans
 
 OTHER = "db.other"
 

@@ -24,7 +24,8 @@ from krishiv_spark.errors import DataLossError, SchemaError
 from krishiv_spark.parquet.footers import BadFileError, UnsupportedFileError
 from krishiv_spark.parquet.inputs import _int96_times
 from krishiv_spark.parquet.thrift import BINARY, I32, LIST, STRUCT, Field, Items, decode, encode
-from krishiv_spark.sinks.iceberg.upsert_staging import EpochChanges, UpsertSpec
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import EpochChanges
+from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
 from krishiv_spark.sinks.parquet.checks import check_same_types
 from krishiv_spark.sinks.parquet.disk_table import DiskTable
 

@@ -28,7 +28,7 @@ from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.paths import url_scheme
 
 if TYPE_CHECKING:
-    from krishiv_spark.sinks.iceberg.compaction import Compacted
+    from krishiv_spark.sinks.iceberg.maintenance.compaction import Compacted
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
 __all__ = ["iceberg", "parquet", "skipped", "vacuum"]
@@ -215,7 +215,7 @@ def _parse_table(
 def iceberg_inspect(*, as_json: bool, **place: Any) -> None:
     """Show the size of TABLE, of its deletes and of its history, with advice."""
     from krishiv_spark.iceberg.catalogs import open_table
-    from krishiv_spark.sinks.iceberg.table_report import TableReport
+    from krishiv_spark.sinks.iceberg.maintenance.table_report import TableReport
 
     options = _parse_table(**place)
     report = TableReport.read(open_table(options), options)
@@ -234,7 +234,7 @@ def iceberg_inspect(*, as_json: bool, **place: Any) -> None:
 def iceberg_snapshots(*, most: int, as_json: bool, **place: Any) -> None:
     """Show the newest snapshots of TABLE, with the query and epoch that wrote each."""
     from krishiv_spark.iceberg.catalogs import open_table
-    from krishiv_spark.sinks.iceberg.table_report import list_snapshots
+    from krishiv_spark.sinks.iceberg.maintenance.table_report import list_snapshots
 
     found = list_snapshots(open_table(_parse_table(**place)), most)
     if as_json:
@@ -277,7 +277,7 @@ def iceberg_vacuum(
     **place: Any,
 ) -> None:
     """Remove files in the folders of TABLE that no snapshot refers to."""
-    from krishiv_spark.sinks.iceberg.orphans import find_orphans, make_deleter
+    from krishiv_spark.sinks.iceberg.maintenance.orphans import find_orphans, make_deleter
 
     options = _parse_table(**place)
     found = find_orphans(
@@ -324,8 +324,11 @@ def iceberg_compact(
     if the command is interrupted, run it again to continue. The old files remain until their
     snapshots expire.
     """
-    from krishiv_spark.sinks.iceberg.compaction import CompactionRequest, compact_in_steps
-    from krishiv_spark.sinks.iceberg.compaction_groups import describe_group, get_size
+    from krishiv_spark.sinks.iceberg.maintenance.compaction import (
+        CompactionRequest,
+        compact_in_steps,
+    )
+    from krishiv_spark.sinks.iceberg.maintenance.compaction_groups import describe_group, get_size
     from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 
     options = _parse_table(**place, targetFileSize=target_size)

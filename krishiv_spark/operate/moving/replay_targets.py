@@ -16,7 +16,7 @@ from krishiv_spark.storage import StoreUrl
 if TYPE_CHECKING:
     from krishiv_spark.memory.results import QueryResult
     from krishiv_spark.options import Options
-    from krishiv_spark.sinks.iceberg.rollback import Rollback
+    from krishiv_spark.sinks.iceberg.maintenance.rollback import Rollback
     from krishiv_spark.sinks.logged import LogCommitter
 
 __all__ = ["ReplayTarget", "open_target"]
@@ -257,8 +257,8 @@ def _guess_by_traces(checkpoint: SparkCheckpoint, query: str) -> str:
 
 
 def _rollback(checkpoint: SparkCheckpoint, given: Mapping[str, str]) -> Rollback:
+    from krishiv_spark.sinks.iceberg.maintenance.rollback import Rollback
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-    from krishiv_spark.sinks.iceberg.rollback import Rollback
 
     own = _sink_options(IcebergSinkOptions, checkpoint, given)
     return Rollback(IcebergSinkOptions.parse(own, "krishiv-iceberg"))

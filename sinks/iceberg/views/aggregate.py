@@ -23,9 +23,9 @@ from krishiv_spark.sinks.each_batch import BatchQuery
 from krishiv_spark.sinks.iceberg.committer import EpochCommit
 from krishiv_spark.sinks.iceberg.epoch_properties import read_committed_epoch, read_epoch_of_rows
 from krishiv_spark.sinks.iceberg.epoch_updates import Append
-from krishiv_spark.sinks.iceberg.key_rule import KeyRule
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.table_setup import prepare_table
+from krishiv_spark.sinks.iceberg.upserts.key_rule import KeyRule
 from krishiv_spark.sinks.iceberg.views.definition import CALLER, KEY, OP, ViewDefinition
 from krishiv_spark.sinks.iceberg.views.totals import (
     add_group_keys,

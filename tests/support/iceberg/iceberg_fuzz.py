@@ -45,8 +45,8 @@ from pyiceberg.typedef import Record
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.operate.inspection.query_status import inspect_table
+from krishiv_spark.sinks.iceberg.maintenance.orphans import find_orphans, make_deleter
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-from krishiv_spark.sinks.iceberg.orphans import find_orphans, make_deleter
 
 MEMORY_BYTES = 3 * 2**30
 """Maximum memory that a case may add to its process; the metadata of its tables has 100 KB."""

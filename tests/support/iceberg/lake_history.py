@@ -29,7 +29,7 @@ from pyiceberg.types import LongType, StringType
 
 from krishiv_spark.errors import CommitRejected, DataLossError, OptionError
 from krishiv_spark.iceberg.property_keys import EPOCH_KEY
-from krishiv_spark.sinks.iceberg.compaction import CompactionRequest, compact_in_steps
+from krishiv_spark.sinks.iceberg.maintenance.compaction import CompactionRequest, compact_in_steps
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 from krishiv_spark.sources.base import UNLIMITED, Limit

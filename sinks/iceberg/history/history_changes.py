@@ -13,9 +13,17 @@ from krishiv_spark.arrow.compute import pc
 from krishiv_spark.changes.change_origins import OFFSET, SNAPSHOT
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.sinks.iceberg.history_spec import split_positions
-from krishiv_spark.sinks.iceberg.moved_rows import LastDelete
-from krishiv_spark.sinks.iceberg.upsert_staging import (
+from krishiv_spark.sinks.iceberg.history.history_spec import split_positions
+from krishiv_spark.sinks.iceberg.history.version_chains import NEVER, Events, Flags, Numbers
+from krishiv_spark.sinks.iceberg.upserts.changed_keys import LastDelete
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
+    EpochChanges,
+    find_end_deletes,
+    find_positions,
+    number_keys,
+    to_sortable,
+)
+from krishiv_spark.sinks.iceberg.upserts.upsert_staging import (
     DELETES,
     KEPT,
     ORDER,
@@ -24,18 +32,12 @@ from krishiv_spark.sinks.iceberg.upsert_staging import (
     POSITION,
     READ,
     TIME,
-    EpochChanges,
-    find_end_deletes,
-    find_positions,
-    number_keys,
-    to_sortable,
 )
-from krishiv_spark.sinks.iceberg.version_chains import NEVER, Events, Flags, Numbers
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
-    from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
+    from krishiv_spark.sinks.iceberg.history.history_spec import HistorySpec
 
 __all__ = ["HistoryChanges"]
 

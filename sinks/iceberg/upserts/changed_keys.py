@@ -1,9 +1,9 @@
 """Rows whose key has changed, and the delete of the old key in an earlier epoch. Driver.
 
-The insert of the new key keeps values of the row with the old key (`kept_values`). If the epoch
-ended between the two, the key of that row is known no more. So the summary of an epoch records, for
-each partition of the topic whose last event was a delete, the position of this delete, its key, and
-the snapshot before the epoch.
+The insert of the new key keeps values of the row with the old key (`unchanged_values`). If the
+epoch ended between the two, the key of that row is known no more. So the summary of an epoch
+records, for each partition of the topic whose last event was a delete, the position of this delete,
+its key, and the snapshot before the epoch.
 
 A history still has the row: the version that the delete has ended. A mirror has it in the snapshot
 before the epoch. If the epoch had changed the row before its delete, it records nothing: that
@@ -24,16 +24,9 @@ from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.iceberg.property_keys import MOVE_KEY, find_newest_entry
-from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
-from krishiv_spark.sinks.iceberg.upsert_staging import (
-    DELETES,
-    KEPT,
-    PARTITION,
-    POSITION,
-    EpochChanges,
-    filter_rows,
-    to_sortable,
-)
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import EpochChanges, filter_rows, to_sortable
+from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup
+from krishiv_spark.sinks.iceberg.upserts.upsert_staging import DELETES, KEPT, PARTITION, POSITION
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

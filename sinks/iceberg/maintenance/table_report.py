@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.iceberg.property_keys import EPOCH_KEY, find_query_id, iterate_ancestors
 from krishiv_spark.runtime.epoch_times import format_time
-from krishiv_spark.sinks.iceberg.compaction import CompactionRequest, read_loads
-from krishiv_spark.sinks.iceberg.compaction_groups import format_megabytes
+from krishiv_spark.sinks.iceberg.maintenance.compaction import CompactionRequest, read_loads
+from krishiv_spark.sinks.iceberg.maintenance.compaction_groups import format_megabytes
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.sinks.iceberg.key_index import WantedKeys
-from krishiv_spark.sinks.iceberg.position_deletes import Positions
-from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
-from krishiv_spark.sinks.iceberg.upsert_staging import filter_rows
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
+    EpochChanges,
+    filter_rows,
+    number_keys,
+    to_sortable,
+)
+from krishiv_spark.sinks.iceberg.upserts.key_index import WantedKeys
+from krishiv_spark.sinks.iceberg.upserts.position_deletes import Positions
+from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup
 
 if TYPE_CHECKING:
-    from pyiceberg.table import FileScanTask
+    from pyiceberg.table import FileScanTask, Table
 
-__all__ = ["FileRows", "read_stored", "take_rows"]
+__all__ = ["FileRows", "drop_older_changes", "read_stored", "take_rows"]
 
 
 @dataclass(frozen=True)
@@ -77,3 +83,30 @@ def _cut(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatc
         rows -= batch.num_rows
         if rows <= 0:
             return
+
+
+def drop_older_changes(table: Table, changes: EpochChanges, order: str) -> EpochChanges:
+    """Return the changes without those of keys whose row in the table has a higher order.
+
+    Args:
+        table: The table of one attempt.
+        changes: The changes of the epoch.
+        order: The column of the order.
+    """
+    keys = changes.keys
+    lookup = RowLookup(table, keys.column_names)
+    names = list(dict.fromkeys([*keys.column_names, order]))
+    found = read_stored(lookup, lookup.plan_candidates(keys), keys, names)
+    pieces = [to_sortable(part.rows) for part in found]
+    if not pieces:
+        return changes
+    stored = pa.concat_tables(pieces)
+    last = to_sortable(changes.read_last([order]))
+    chunks = [*stored[order].chunks, *last[order].chunks]
+    ranks = np.asarray(pc.rank(pa.concat_arrays(chunks), "ascending", tiebreaker="dense"))
+    # A row without an order is older than every other one.
+    valid = np.concatenate([np.asarray(chunk.is_valid()) for chunk in chunks])
+    ranks = np.where(valid, ranks.astype(np.int64), 0)
+    newest = np.zeros(keys.num_rows, np.int64)
+    np.maximum.at(newest, number_keys(stored, keys), ranks[: stored.num_rows])
+    return changes.without(newest > ranks[stored.num_rows :])

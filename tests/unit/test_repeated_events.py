@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from krishiv_spark.sinks.iceberg.new_changes import are_doubtful, find_new_changes
-from krishiv_spark.sinks.iceberg.version_chains import (
+from krishiv_spark.sinks.iceberg.history.repeated_events import are_doubtful, find_new_changes
+from krishiv_spark.sinks.iceberg.history.version_chains import (
     NEVER,
     Events,
     arrange_records,

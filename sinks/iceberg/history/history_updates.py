@@ -19,21 +19,11 @@ from krishiv_spark.changes.change_origins import TIME_TYPE
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges
-from krishiv_spark.sinks.iceberg.history_changes import HistoryChanges
-from krishiv_spark.sinks.iceberg.history_spec import HistorySpec, add_ends
-from krishiv_spark.sinks.iceberg.moved_rows import MovedRows, find_moved_rows, read_moves
-from krishiv_spark.sinks.iceberg.new_changes import are_doubtful, find_new_changes
-from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
-from krishiv_spark.sinks.iceberg.stored_versions import FoundVersions, VersionLookup
-from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
-from krishiv_spark.sinks.iceberg.upsert_staging import (
-    PLACE,
-    EpochChanges,
-    drop_further,
-    filter_rows,
-)
-from krishiv_spark.sinks.iceberg.upsert_updates import MergeOnRead
-from krishiv_spark.sinks.iceberg.version_chains import (
+from krishiv_spark.sinks.iceberg.history.history_changes import HistoryChanges
+from krishiv_spark.sinks.iceberg.history.history_spec import HistorySpec, add_ends
+from krishiv_spark.sinks.iceberg.history.repeated_events import are_doubtful, find_new_changes
+from krishiv_spark.sinks.iceberg.history.stored_versions import FoundVersions, VersionLookup
+from krishiv_spark.sinks.iceberg.history.version_chains import (
     NEVER,
     Events,
     Flags,
@@ -45,7 +35,17 @@ from krishiv_spark.sinks.iceberg.version_chains import (
     find_deletes_after,
     find_late,
 )
-from krishiv_spark.sinks.iceberg.version_values import VersionValues
+from krishiv_spark.sinks.iceberg.history.version_values import VersionValues
+from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
+from krishiv_spark.sinks.iceberg.upserts.changed_keys import MovedRows, find_moved_rows, read_moves
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
+    EpochChanges,
+    drop_further,
+    filter_rows,
+)
+from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup
+from krishiv_spark.sinks.iceberg.upserts.upsert_staging import PLACE
+from krishiv_spark.sinks.iceberg.upserts.upsert_updates import MergeOnRead
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

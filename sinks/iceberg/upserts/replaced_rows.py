@@ -52,10 +52,15 @@ from krishiv_spark.iceberg.scan_tasks import (
     read_task,
 )
 from krishiv_spark.runtime.caches import LruCache
-from krishiv_spark.sinks.iceberg.key_index import CachedKeys, FileKeys, WantedKeys, match_keys
-from krishiv_spark.sinks.iceberg.position_deletes import Positions
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
-from krishiv_spark.sinks.iceberg.upsert_staging import to_sortable
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import to_sortable
+from krishiv_spark.sinks.iceberg.upserts.key_index import (
+    CachedKeys,
+    FileKeys,
+    WantedKeys,
+    match_keys,
+)
+from krishiv_spark.sinks.iceberg.upserts.position_deletes import Positions
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

@@ -30,22 +30,23 @@ from krishiv_spark.sinks.iceberg.epoch_updates import (
     check_fits,
     list_files,
 )
-from krishiv_spark.sinks.iceberg.key_index import WantedKeys
-from krishiv_spark.sinks.iceberg.orphans import delete_unnamed
-from krishiv_spark.sinks.iceberg.position_deletes import (
+from krishiv_spark.sinks.iceberg.maintenance.orphans import delete_unnamed
+from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
+from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, task_table_spec
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import EpochChanges, filter_rows
+from krishiv_spark.sinks.iceberg.upserts.key_index import WantedKeys
+from krishiv_spark.sinks.iceberg.upserts.position_deletes import (
     DeletedRows,
     choose_to_merge,
     write_position_deletes,
 )
-from krishiv_spark.sinks.iceberg.replaced_rows import (
+from krishiv_spark.sinks.iceberg.upserts.replaced_rows import (
     RowLookup,
     cache_deleted,
     is_parquet,
     plan_data_files,
 )
-from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
-from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, task_table_spec
-from krishiv_spark.sinks.iceberg.upsert_staging import EpochChanges, UpsertSpec, filter_rows
+from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -54,9 +55,9 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.typedef import Record
 
-    from krishiv_spark.sinks.iceberg.moved_rows import LastDelete
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-    from krishiv_spark.sinks.iceberg.position_deletes import Positions
+    from krishiv_spark.sinks.iceberg.upserts.changed_keys import LastDelete
+    from krishiv_spark.sinks.iceberg.upserts.position_deletes import Positions
 
 __all__ = [
     "CopyOnWrite",
@@ -174,8 +175,8 @@ class UpsertUpdate(EpochUpdate):
 
     def _summarize(self, table: Table, changes: EpochChanges) -> dict[str, str]:
         """Return the entries for the summary of change data: positions, and deletes at the end."""
-        from krishiv_spark.sinks.iceberg.kept_values import write_positions
-        from krishiv_spark.sinks.iceberg.moved_rows import find_last_deletes, write_moves
+        from krishiv_spark.sinks.iceberg.upserts.changed_keys import find_last_deletes, write_moves
+        from krishiv_spark.sinks.iceberg.upserts.unchanged_values import write_positions
 
         if self._last_deletes is None:
             # After the table was truncated, the epoch itself has made all of its rows.
@@ -194,7 +195,7 @@ class UpsertUpdate(EpochUpdate):
         """Return the changes that no newer row of the table prevents."""
         if not self._upsert_spec.compares_stored or self._upsert_spec.order is None:
             return changes
-        from krishiv_spark.sinks.iceberg.newer_rows import drop_older_changes
+        from krishiv_spark.sinks.iceberg.upserts.stored_rows import drop_older_changes
 
         return drop_older_changes(table, changes, self._upsert_spec.order)
 
@@ -243,7 +244,7 @@ class UpsertUpdate(EpochUpdate):
     def _complete(self, table: Table, changes: EpochChanges) -> Iterator[pa.RecordBatch]:
         """Yield the last upserts that keep values of other rows."""
         if changes.has_incomplete:
-            from krishiv_spark.sinks.iceberg.kept_values import complete_upserts
+            from krishiv_spark.sinks.iceberg.upserts.unchanged_values import complete_upserts
 
             is_null = self._options.missing_values == "null"
             keys = self._upsert_spec.keys

@@ -7,7 +7,7 @@ once, in arrays whose indices are the numbers of the events.
 
 Two rules order a chain. Rows have a column of their order, so that a row may arrive late
 (`arrange_rows`). Records of change data arrive in the order in which the database has committed
-them (`arrange_records`), except those that Debezium repeats (`new_changes`).
+them (`arrange_records`), except those that Debezium repeats (`repeated_events`).
 """
 
 from __future__ import annotations

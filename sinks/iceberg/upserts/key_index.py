@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.runtime.caches import LruCache
-from krishiv_spark.sinks.iceberg.position_deletes import Positions
-from krishiv_spark.sinks.iceberg.upsert_staging import to_sortable
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import to_sortable
+from krishiv_spark.sinks.iceberg.upserts.position_deletes import Positions
 
 __all__ = ["CachedKeys", "FileKeys", "WantedKeys", "match_keys"]
 

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from krishiv_spark.sinks.iceberg.version_chains import (
+from krishiv_spark.sinks.iceberg.history.version_chains import (
     Events,
     Flags,
     Numbers,

@@ -17,18 +17,18 @@ from pyiceberg.expressions.literals import literal
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.changes.change_origins import format_lsn
-from krishiv_spark.sinks.iceberg.history_spec import split_positions
-from krishiv_spark.sinks.iceberg.key_index import match_keys
-from krishiv_spark.sinks.iceberg.position_deletes import Positions
-from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
-from krishiv_spark.sinks.iceberg.stored_rows import FileRows, read_stored, take_rows
-from krishiv_spark.sinks.iceberg.upsert_staging import to_sortable
+from krishiv_spark.sinks.iceberg.history.history_spec import split_positions
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import to_sortable
+from krishiv_spark.sinks.iceberg.upserts.key_index import match_keys
+from krishiv_spark.sinks.iceberg.upserts.position_deletes import Positions
+from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup
+from krishiv_spark.sinks.iceberg.upserts.stored_rows import FileRows, read_stored, take_rows
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
 
-    from krishiv_spark.sinks.iceberg.history_spec import HistorySpec
-    from krishiv_spark.sinks.iceberg.moved_rows import LastDelete
+    from krishiv_spark.sinks.iceberg.history.history_spec import HistorySpec
+    from krishiv_spark.sinks.iceberg.upserts.changed_keys import LastDelete
 
 __all__ = ["FoundVersions", "VersionLookup"]
 

@@ -3,7 +3,7 @@
 An event of PostgreSQL may leave out large values that its change has not touched: they are those of
 the version before, which may be of the same epoch or of the table. A changed key is a delete and an
 insert at one position, so that the values are those of the version that the delete closes, perhaps
-in an earlier epoch (`moved_rows`). And a
+in an earlier epoch (`changed_keys`). And a
 row that a snapshot has read is no new version if it equals the one before.
 """
 
@@ -19,19 +19,19 @@ import pyarrow as pa
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.equal_rows import find_equal_rows
 from krishiv_spark.arrow.schemas import conform
-from krishiv_spark.sinks.iceberg.kept_values import to_rejection
-from krishiv_spark.sinks.iceberg.upsert_staging import drop_further, filter_rows
-from krishiv_spark.sinks.iceberg.version_chains import (
+from krishiv_spark.sinks.iceberg.history.version_chains import (
     Events,
     Flags,
     Numbers,
     find_events_before,
 )
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import drop_further, filter_rows
+from krishiv_spark.sinks.iceberg.upserts.unchanged_values import to_rejection
 
 if TYPE_CHECKING:
-    from krishiv_spark.sinks.iceberg.history_changes import HistoryChanges
-    from krishiv_spark.sinks.iceberg.moved_rows import MovedRows
-    from krishiv_spark.sinks.iceberg.stored_versions import FoundVersions
+    from krishiv_spark.sinks.iceberg.history.history_changes import HistoryChanges
+    from krishiv_spark.sinks.iceberg.history.stored_versions import FoundVersions
+    from krishiv_spark.sinks.iceberg.upserts.changed_keys import MovedRows
 
 __all__ = ["VersionValues"]
 

@@ -30,7 +30,11 @@ from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import PARENT_KEY
 from krishiv_spark.sinks.base import Task
-from krishiv_spark.sinks.iceberg.compaction_groups import (
+from krishiv_spark.sinks.iceberg.data_files import write_files
+from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
+from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges, check_staged_exist
+from krishiv_spark.sinks.iceberg.lost_races import LostRaces
+from krishiv_spark.sinks.iceberg.maintenance.compaction_groups import (
     FileLoad,
     Group,
     choose_groups,
@@ -38,14 +42,10 @@ from krishiv_spark.sinks.iceberg.compaction_groups import (
     format_megabytes,
     get_size,
 )
-from krishiv_spark.sinks.iceberg.data_files import write_files
-from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
-from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges, check_staged_exist
-from krishiv_spark.sinks.iceberg.lost_races import LostRaces
-from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup, is_parquet, plan_data_files
 from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 from krishiv_spark.sinks.iceberg.table_setup import check_version
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, task_table_spec
+from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup, is_parquet, plan_data_files
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -6,7 +6,7 @@ the table. It is looked up for each attempt to commit, since another writer may 
 
 A changed key is a delete of the old one and an insert of the new one, at one position of the
 database's log. The values that the insert keeps are those of the old key's row before the delete,
-which may have been in an earlier epoch (`moved_rows`).
+which may have been in an earlier epoch (`changed_keys`).
 
 If neither has the row, the event is one of two. Debezium repeats events after a restart, and if an
 epoch has had later positions of the log, the row was deleted since: the event changes nothing, and
@@ -29,24 +29,21 @@ from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import POSITION_KEY, find_newest_entry
-from krishiv_spark.sinks.iceberg.moved_rows import (
+from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
+from krishiv_spark.sinks.iceberg.upserts.changed_keys import (
     MovedRows,
     find_moved_rows,
     read_moves,
     read_snapshot_row,
 )
-from krishiv_spark.sinks.iceberg.replaced_rows import RowLookup
-from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
-from krishiv_spark.sinks.iceberg.upsert_staging import (
-    DELETES,
-    KEPT,
-    PARTITION,
-    POSITION,
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
     EpochChanges,
     IncompleteRows,
     filter_rows,
     to_sortable,
 )
+from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup
+from krishiv_spark.sinks.iceberg.upserts.upsert_staging import DELETES, KEPT, PARTITION, POSITION
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

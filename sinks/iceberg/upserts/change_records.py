@@ -22,7 +22,8 @@ from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.column_policy import Evolution, grow_columns
 from krishiv_spark.sinks.iceberg.table_schema import to_iceberg_columns
-from krishiv_spark.sinks.iceberg.upsert_staging import (
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import drop_further
+from krishiv_spark.sinks.iceberg.upserts.upsert_staging import (
     DELETES,
     KEPT,
     ORDER,
@@ -31,14 +32,13 @@ from krishiv_spark.sinks.iceberg.upsert_staging import (
     POSITION,
     READ,
     TIME,
-    drop_further,
     fit_changes,
 )
 from krishiv_spark.sinks.logged_writer import Examined
 
 if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-    from krishiv_spark.sinks.iceberg.upsert_staging import UpsertSpec
+    from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
 
 __all__ = ["ChangeRecords"]
 

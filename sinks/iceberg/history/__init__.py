@@ -1,0 +1,1 @@
+"""Tables with all versions of rows (``mode = scd2``)."""

@@ -1,0 +1,1 @@
+"""Smaller tables: compaction, expiry, orphans, rollback, and the report of sizes."""
