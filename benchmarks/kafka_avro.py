@@ -108,14 +108,14 @@ def encode(run: Run) -> Iterator[Figure]:
 
 
 def _schema_of(kind: pa.DataType) -> str:
-    from krishiv_spark.kafka.schemas.avro_derive import derive_schema
+    from krishiv_spark.kafka.schemas.avro.avro_derive import derive_schema
 
     return derive_schema(kind, "orders_value")
 
 
 def _ours(column: pa.StructArray) -> Callable[[], float]:
-    from krishiv_spark.kafka.schemas.avro_encode import AvroEncoder
-    from krishiv_spark.kafka.schemas.avro_types import parse_avro_schema
+    from krishiv_spark.kafka.schemas.avro.avro_encode import AvroEncoder
+    from krishiv_spark.kafka.schemas.avro.avro_types import parse_avro_schema
 
     encoder = AvroEncoder(parse_avro_schema(_schema_of(column.type)), column.type)
     return rate_of(encoder.encode, column)

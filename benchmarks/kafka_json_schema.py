@@ -30,7 +30,7 @@ def write(run: Run) -> Iterator[Figure]:
     Both write the same fields after the id of the schema, which our source reads back.
     """
     from krishiv_spark.arrow.schemas import arrow_schema
-    from krishiv_spark.kafka.schemas.json_schema_encode import derive_json_schema
+    from krishiv_spark.kafka.schemas.json_schema.json_schema_encode import derive_json_schema
     from krishiv_spark.kafka.schemas.registry import RegistrySettings, SchemaRegistry
     from servers.apicurio import running_registry
 
@@ -75,7 +75,7 @@ def encode(run: Run) -> Iterator[Figure]:
 
 
 def _ours(column: pa.StructArray) -> Callable[[], float]:
-    from krishiv_spark.kafka.schemas.json_schema_encode import (
+    from krishiv_spark.kafka.schemas.json_schema.json_schema_encode import (
         JsonSchemaEncoder,
         derive_json_schema,
     )

@@ -90,9 +90,9 @@ def encode(run: Run) -> Iterator[Figure]:
     """
     import pyarrow as pa
 
-    from krishiv_spark.kafka.schemas.protobuf_decode import ProtobufDecoder
-    from krishiv_spark.kafka.schemas.protobuf_encode import ProtobufEncoder
-    from krishiv_spark.kafka.schemas.protobuf_types import read_message
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_decode import ProtobufDecoder
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_encode import ProtobufEncoder
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_types import read_message
 
     rows = 20_000 if run.quick else 100_000
     make = _message_class()
@@ -126,14 +126,14 @@ def encode(run: Run) -> Iterator[Figure]:
 
 
 def _descriptor() -> Any:
-    from krishiv_spark.kafka.schemas.protobuf_files import compile_proto, find_message
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_files import compile_proto, find_message
     from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 
     return find_message(compile_proto(RegisteredSchema(1, "protobuf", _SCHEMA)), None)
 
 
 def _message_class() -> Any:
-    from krishiv_spark.kafka.schemas.protobuf_files import message_class
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_files import message_class
 
     return message_class(_descriptor())
 
@@ -156,7 +156,7 @@ def _write(make: Any, number: int) -> bytes:
 
 
 def _ours(records: list[bytes]) -> Callable[[], float]:
-    from krishiv_spark.kafka.schemas.protobuf_decode import ProtobufDecoder
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_decode import ProtobufDecoder
 
     descriptor = _descriptor()
     decoder = ProtobufDecoder(

@@ -47,9 +47,9 @@ from krishiv_spark.jobs.models import (
 )
 from krishiv_spark.kafka.client import KafkaFailedError, KafkaRefusedError
 from krishiv_spark.kafka.records.scanner import RecordError
-from krishiv_spark.kafka.schemas.avro_derive import DERIVED_TYPES
-from krishiv_spark.kafka.schemas.json_schema_encode import DERIVED_JSON_TYPES
-from krishiv_spark.kafka.schemas.protobuf_derive import DERIVED_PROTO_TYPES
+from krishiv_spark.kafka.schemas.avro.avro_derive import DERIVED_TYPES
+from krishiv_spark.kafka.schemas.json_schema.json_schema_encode import DERIVED_JSON_TYPES
+from krishiv_spark.kafka.schemas.protobuf.protobuf_derive import DERIVED_PROTO_TYPES
 from krishiv_spark.metrics.definitions import METRICS
 from krishiv_spark.options import Options
 from krishiv_spark.parquet.footers import (

@@ -13,7 +13,7 @@ from typing import Any
 
 from krishiv_spark.changes.connect_types import DECIMAL, ConnectType
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
+from krishiv_spark.kafka.schemas.avro.avro_types import AvroType, parse_avro_schema
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 
 __all__ = ["parse_stored_types", "read_connect_type"]

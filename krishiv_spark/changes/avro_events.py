@@ -35,8 +35,8 @@ from krishiv_spark.changes.shapes import Form
 from krishiv_spark.changes.value_forms import ValueForm, default_form
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.records import await_warm
-from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
-from krishiv_spark.kafka.schemas.avro_types import AvroType
+from krishiv_spark.kafka.schemas.avro.avro_decode import AvroDecoder
+from krishiv_spark.kafka.schemas.avro.avro_types import AvroType
 from krishiv_spark.kafka.schemas.frames import read_frames
 from krishiv_spark.kafka.schemas.registry import RegistrySettings, open_registry
 

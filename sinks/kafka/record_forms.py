@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import pyarrow as pa
 from typing_extensions import override
 
-from krishiv_spark.kafka.schemas.avro_derive import derive_schema
-from krishiv_spark.kafka.schemas.avro_encode_program import compile_encoder
-from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
+from krishiv_spark.kafka.schemas.avro.avro_derive import derive_schema
+from krishiv_spark.kafka.schemas.avro.avro_encode_program import compile_encoder
+from krishiv_spark.kafka.schemas.avro.avro_types import AvroType, parse_avro_schema
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 
 __all__ = ["FORMS", "RecordForm", "RowEncoder"]
@@ -105,7 +105,7 @@ class _Avro(RecordForm):
     def create_encoder(
         self, schema: RegisteredSchema, message: str | None, kind: pa.DataType, path: str
     ) -> RowEncoder:
-        from krishiv_spark.kafka.schemas.avro_encode import AvroEncoder
+        from krishiv_spark.kafka.schemas.avro.avro_encode import AvroEncoder
 
         return AvroEncoder(_parse_avro(schema), kind, _write_header(schema), path)
 
@@ -120,8 +120,8 @@ class _Protobuf(RecordForm):
 
     @override
     def derive(self, kind: pa.DataType, name: str, path: str, newest: Newest) -> str:
-        from krishiv_spark.kafka.schemas.protobuf_derive import derive_proto
-        from krishiv_spark.kafka.schemas.protobuf_files import compile_proto
+        from krishiv_spark.kafka.schemas.protobuf.protobuf_derive import derive_proto
+        from krishiv_spark.kafka.schemas.protobuf.protobuf_files import compile_proto
 
         known = newest()
         return derive_proto(kind, name, None if known is None else compile_proto(known), path)
@@ -134,8 +134,10 @@ class _Protobuf(RecordForm):
     def check(
         self, schema: RegisteredSchema, message: str | None, kind: pa.DataType, path: str
     ) -> None:
-        from krishiv_spark.kafka.schemas.protobuf_encode_program import compile_proto_encoder
-        from krishiv_spark.kafka.schemas.protobuf_types import read_message
+        from krishiv_spark.kafka.schemas.protobuf.protobuf_encode_program import (
+            compile_proto_encoder,
+        )
+        from krishiv_spark.kafka.schemas.protobuf.protobuf_types import read_message
 
         compile_proto_encoder(read_message(_find_message(schema, message)), kind, path=path)
 
@@ -143,9 +145,9 @@ class _Protobuf(RecordForm):
     def create_encoder(
         self, schema: RegisteredSchema, message: str | None, kind: pa.DataType, path: str
     ) -> RowEncoder:
-        from krishiv_spark.kafka.schemas.protobuf_encode import ProtobufEncoder
-        from krishiv_spark.kafka.schemas.protobuf_files import encode_index
-        from krishiv_spark.kafka.schemas.protobuf_types import read_message
+        from krishiv_spark.kafka.schemas.protobuf.protobuf_encode import ProtobufEncoder
+        from krishiv_spark.kafka.schemas.protobuf.protobuf_files import encode_index
+        from krishiv_spark.kafka.schemas.protobuf.protobuf_types import read_message
 
         found = _find_message(schema, message)
         header = _write_header(schema) + encode_index(found)
@@ -153,7 +155,7 @@ class _Protobuf(RecordForm):
 
 
 def _find_message(schema: RegisteredSchema, message: str | None) -> Any:
-    from krishiv_spark.kafka.schemas.protobuf_files import compile_proto, find_message
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_files import compile_proto, find_message
 
     return find_message(compile_proto(schema), message)
 
@@ -161,13 +163,13 @@ def _find_message(schema: RegisteredSchema, message: str | None) -> Any:
 class _JsonSchema(RecordForm):
     @override
     def derive(self, kind: pa.DataType, name: str, path: str, newest: Newest) -> str:
-        from krishiv_spark.kafka.schemas.json_schema_encode import derive_json_schema
+        from krishiv_spark.kafka.schemas.json_schema.json_schema_encode import derive_json_schema
 
         return derive_json_schema(kind, name, path)
 
     @override
     def find_name(self, text: str, message: str | None) -> str:
-        from krishiv_spark.kafka.schemas.json_schema_types import read_title
+        from krishiv_spark.kafka.schemas.json_schema.json_schema_types import read_title
 
         return read_title(text)
 
@@ -175,7 +177,7 @@ class _JsonSchema(RecordForm):
     def check(
         self, schema: RegisteredSchema, message: str | None, kind: pa.DataType, path: str
     ) -> None:
-        from krishiv_spark.kafka.schemas.json_schema_encode import fit_json_columns
+        from krishiv_spark.kafka.schemas.json_schema.json_schema_encode import fit_json_columns
 
         fit_json_columns(schema, kind, path)
 
@@ -183,7 +185,7 @@ class _JsonSchema(RecordForm):
     def create_encoder(
         self, schema: RegisteredSchema, message: str | None, kind: pa.DataType, path: str
     ) -> RowEncoder:
-        from krishiv_spark.kafka.schemas.json_schema_encode import JsonSchemaEncoder
+        from krishiv_spark.kafka.schemas.json_schema.json_schema_encode import JsonSchemaEncoder
 
         return JsonSchemaEncoder(schema, kind, _write_header(schema), path)
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.kafka.schemas.avro_derive import to_avro_name
+from krishiv_spark.kafka.schemas.avro.avro_derive import to_avro_name
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.kafka.schemas.registry import Part, RegistrySettings, open_registry
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions, SinkRegistry

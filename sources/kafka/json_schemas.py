@@ -14,7 +14,7 @@ from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.json_types import JsonRules, build_form
 from krishiv_spark.arrow.parsed_values import UnknownFields
 from krishiv_spark.kafka.schemas.buffers import DecodedRecords, sum_lengths
-from krishiv_spark.kafka.schemas.json_schema_types import parse_json_schema
+from krishiv_spark.kafka.schemas.json_schema.json_schema_types import parse_json_schema
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.sources.kafka.json_values import JsonValues
 from krishiv_spark.sources.kafka.reader_schemas import ReaderSchema

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
+from krishiv_spark.kafka.schemas.avro.avro_types import AvroType, parse_avro_schema
 from krishiv_spark.kafka.schemas.buffers import DecodedRecords
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 
@@ -112,7 +112,7 @@ class AvroSchema(ReaderSchema):
     def make_decoder(self, writer: RegisteredSchema, names: Collection[str]) -> RecordDecoder:
         """Return the decoder of a pair of schemas."""
         from krishiv_spark.kafka.records import await_warm
-        from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
+        from krishiv_spark.kafka.schemas.avro.avro_decode import AvroDecoder
 
         await_warm("avro reader")
         reader = _select(_parse_avro(self.registered), names)
@@ -135,7 +135,7 @@ class ProtobufSchema(ReaderSchema):
 
     @cached_property
     def _descriptor(self) -> Any:
-        from krishiv_spark.kafka.schemas.protobuf_files import compile_proto, find_message
+        from krishiv_spark.kafka.schemas.protobuf.protobuf_files import compile_proto, find_message
 
         return find_message(compile_proto(self.registered), self.message)
 
@@ -146,7 +146,7 @@ class ProtobufSchema(ReaderSchema):
 
     @cached_property
     def _columns(self) -> tuple[pa.Field, ...]:
-        from krishiv_spark.kafka.schemas.protobuf_types import read_message
+        from krishiv_spark.kafka.schemas.protobuf.protobuf_types import read_message
 
         message = read_message(self._descriptor)
         if not message.fields:
@@ -156,8 +156,8 @@ class ProtobufSchema(ReaderSchema):
     def make_decoder(self, writer: RegisteredSchema, names: Collection[str]) -> RecordDecoder:
         """Return the decoder of a pair of files."""
         from krishiv_spark.kafka.records import await_warm
-        from krishiv_spark.kafka.schemas.protobuf_decode import ProtobufDecoder
-        from krishiv_spark.kafka.schemas.protobuf_files import compile_proto
+        from krishiv_spark.kafka.schemas.protobuf.protobuf_decode import ProtobufDecoder
+        from krishiv_spark.kafka.schemas.protobuf.protobuf_files import compile_proto
 
         await_warm("protobuf reader")
         return ProtobufDecoder(compile_proto(writer), self._descriptor, names)

@@ -11,7 +11,11 @@ from registries import registry  # noqa: F401  a fixture
 
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.dev import open_cluster
-from krishiv_spark.kafka.schemas.protobuf_files import compile_proto, find_message, message_class
+from krishiv_spark.kafka.schemas.protobuf.protobuf_files import (
+    compile_proto,
+    find_message,
+    message_class,
+)
 from krishiv_spark.kafka.schemas.registry import open_registry
 from krishiv_spark.sinks.base import OutputMode, Task
 from krishiv_spark.sinks.kafka import registered_rows

@@ -15,7 +15,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from guid_registry import running_guid_registry
 from registries import registry  # noqa: F401  a fixture
 
-from krishiv_spark.kafka.schemas.protobuf_files import compile_proto, find_message, message_class
+from krishiv_spark.kafka.schemas.protobuf.protobuf_files import (
+    compile_proto,
+    find_message,
+    message_class,
+)
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.registered_values import find_schema

@@ -5,7 +5,11 @@ from kafka_topics import make_topic, produce
 from registries import registry  # noqa: F401  a fixture
 
 from krishiv_spark.kafka.dev import open_cluster
-from krishiv_spark.kafka.schemas.protobuf_files import compile_proto, find_message, message_class
+from krishiv_spark.kafka.schemas.protobuf.protobuf_files import (
+    compile_proto,
+    find_message,
+    message_class,
+)
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

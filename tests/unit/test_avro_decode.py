@@ -15,8 +15,8 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
-from krishiv_spark.kafka.schemas.avro_types import parse_avro_schema
+from krishiv_spark.kafka.schemas.avro.avro_decode import AvroDecoder
+from krishiv_spark.kafka.schemas.avro.avro_types import parse_avro_schema
 
 
 def decode(writer, records, reader=None):

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
-from krishiv_spark.kafka.schemas.avro_derive import DERIVED_TYPES, derive_schema
-from krishiv_spark.kafka.schemas.avro_encode import AvroEncoder
-from krishiv_spark.kafka.schemas.avro_types import parse_avro_schema
+from krishiv_spark.kafka.schemas.avro.avro_decode import AvroDecoder
+from krishiv_spark.kafka.schemas.avro.avro_derive import DERIVED_TYPES, derive_schema
+from krishiv_spark.kafka.schemas.avro.avro_encode import AvroEncoder
+from krishiv_spark.kafka.schemas.avro.avro_types import parse_avro_schema
 
 
 def read(schema, values):

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from krishiv_spark.arrow.json_writing import write_json
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.json_schema_encode import (
+from krishiv_spark.kafka.schemas.json_schema.json_schema_encode import (
     DERIVED_JSON_TYPES,
     JsonSchemaEncoder,
     derive_json_schema,
 )
-from krishiv_spark.kafka.schemas.json_schema_types import parse_json_schema
+from krishiv_spark.kafka.schemas.json_schema.json_schema_types import parse_json_schema
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 
 SCALARS = {

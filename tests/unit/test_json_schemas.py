@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.json_schema_types import parse_json_schema
+from krishiv_spark.kafka.schemas.json_schema.json_schema_types import parse_json_schema
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.sources.kafka.json_schemas import JsonSchema
 

@@ -14,8 +14,12 @@ from protobuf_cases import (
 )
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.protobuf_decode import ProtobufDecoder
-from krishiv_spark.kafka.schemas.protobuf_files import encode_indexes, find_message, message_class
+from krishiv_spark.kafka.schemas.protobuf.protobuf_decode import ProtobufDecoder
+from krishiv_spark.kafka.schemas.protobuf.protobuf_files import (
+    encode_indexes,
+    find_message,
+    message_class,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Python version 3:FutureWarning")
 

@@ -5,9 +5,9 @@ import pytest
 from protobuf_cases import compiled, read
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.protobuf_derive import DERIVED_PROTO_TYPES, derive_proto
-from krishiv_spark.kafka.schemas.protobuf_encode import ProtobufEncoder
-from krishiv_spark.kafka.schemas.protobuf_types import read_message
+from krishiv_spark.kafka.schemas.protobuf.protobuf_derive import DERIVED_PROTO_TYPES, derive_proto
+from krishiv_spark.kafka.schemas.protobuf.protobuf_encode import ProtobufEncoder
+from krishiv_spark.kafka.schemas.protobuf.protobuf_types import read_message
 
 pytestmark = pytest.mark.filterwarnings("ignore:Python version 3:FutureWarning")
 

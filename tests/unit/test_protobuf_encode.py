@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from protobuf_cases import compiled, decode, messages, read, same, schemas
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.protobuf_encode import ProtobufEncoder
-from krishiv_spark.kafka.schemas.protobuf_files import message_class
-from krishiv_spark.kafka.schemas.protobuf_types import read_message
+from krishiv_spark.kafka.schemas.protobuf.protobuf_encode import ProtobufEncoder
+from krishiv_spark.kafka.schemas.protobuf.protobuf_files import message_class
+from krishiv_spark.kafka.schemas.protobuf.protobuf_types import read_message
 
 pytestmark = pytest.mark.filterwarnings("ignore:Python version 3:FutureWarning")
 

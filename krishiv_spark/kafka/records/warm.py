@@ -59,8 +59,8 @@ def _warm_up_records() -> None:
 
 
 def _warm_up_avro_reader() -> None:
-    from krishiv_spark.kafka.schemas.avro_decode import AvroDecoder
-    from krishiv_spark.kafka.schemas.avro_types import AvroType
+    from krishiv_spark.kafka.schemas.avro.avro_decode import AvroDecoder
+    from krishiv_spark.kafka.schemas.avro.avro_types import AvroType
 
     AvroDecoder(AvroType("long"), AvroType("long")).decode(*_one_record(b"\0"))
 
@@ -68,16 +68,16 @@ def _warm_up_avro_reader() -> None:
 def _warm_up_avro_writer() -> None:
     import pyarrow as pa
 
-    from krishiv_spark.kafka.schemas.avro_encode import AvroEncoder
-    from krishiv_spark.kafka.schemas.avro_types import AvroType
+    from krishiv_spark.kafka.schemas.avro.avro_encode import AvroEncoder
+    from krishiv_spark.kafka.schemas.avro.avro_types import AvroType
 
     AvroEncoder(AvroType("long"), pa.int64()).encode(pa.array([1], pa.int64()))
 
 
 def _warm_up_protobuf_reader() -> None:
-    from krishiv_spark.kafka.schemas.protobuf_decode import decode_values
-    from krishiv_spark.kafka.schemas.protobuf_program import compile_reader
-    from krishiv_spark.kafka.schemas.protobuf_types import ProtoField, ProtoMessage
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_decode import decode_values
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_decode_program import compile_reader
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_types import ProtoField, ProtoMessage
 
     message = ProtoMessage("", (ProtoField("text", 1, "string"),))
     program = compile_reader(message)
@@ -88,8 +88,8 @@ def _warm_up_protobuf_reader() -> None:
 def _warm_up_protobuf_writer() -> None:
     import pyarrow as pa
 
-    from krishiv_spark.kafka.schemas.protobuf_encode import ProtobufEncoder
-    from krishiv_spark.kafka.schemas.protobuf_types import ProtoField, ProtoMessage
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_encode import ProtobufEncoder
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_types import ProtoField, ProtoMessage
 
     message = ProtoMessage("", (ProtoField("number", 1, "int64"),))
     rows = pa.StructArray.from_arrays([pa.array([1], pa.int64())], ["number"])

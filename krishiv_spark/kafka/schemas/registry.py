@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from krishiv_spark.errors import KrishivError, OptionError, SchemaError
-from krishiv_spark.kafka.schemas.avro_types import AvroType, parse_avro_schema
+from krishiv_spark.kafka.schemas.avro.avro_types import AvroType, parse_avro_schema
 from krishiv_spark.kafka.schemas.frames import WireFormat
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.messages.redaction import redact
@@ -466,7 +466,7 @@ def _is_same_avro(known: str, text: str) -> bool:
 
 def _is_same_protobuf(known: str, text: str) -> bool:
     """Compare the descriptors: a registry may write the text in another way."""
-    from krishiv_spark.kafka.schemas.protobuf_files import compile_proto
+    from krishiv_spark.kafka.schemas.protobuf.protobuf_files import compile_proto
 
     one, other = (compile_proto(RegisteredSchema(0, "protobuf", each)) for each in (known, text))
     return bool(one.serialized_pb == other.serialized_pb)

@@ -9,7 +9,7 @@ import fastavro
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from krishiv_spark.kafka.schemas.avro_types import find_single_type, parse_avro_schema
+from krishiv_spark.kafka.schemas.avro.avro_types import find_single_type, parse_avro_schema
 
 
 def encode(schema, *values):

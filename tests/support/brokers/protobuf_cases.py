@@ -10,8 +10,8 @@ from google.protobuf import message as google
 from grpc_tools import protoc
 from hypothesis import strategies as st
 
-from krishiv_spark.kafka.schemas.protobuf_decode import ProtobufDecoder
-from krishiv_spark.kafka.schemas.protobuf_files import (
+from krishiv_spark.kafka.schemas.protobuf.protobuf_decode import ProtobufDecoder
+from krishiv_spark.kafka.schemas.protobuf.protobuf_files import (
     encode_indexes,
     find_message,
     message_class,

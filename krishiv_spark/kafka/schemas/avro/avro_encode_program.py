@@ -11,9 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.avro_defaults import encode_default
-from krishiv_spark.kafka.schemas.avro_program import describe
-from krishiv_spark.kafka.schemas.avro_types import MISSING, AvroField, AvroType, find_single_type
+from krishiv_spark.kafka.schemas.avro.avro_decode_program import describe
+from krishiv_spark.kafka.schemas.avro.avro_defaults import encode_default
+from krishiv_spark.kafka.schemas.avro.avro_types import (
+    MISSING,
+    AvroField,
+    AvroType,
+    find_single_type,
+)
 from krishiv_spark.kafka.schemas.encode_nodes import ROWS, EncodeProgram, Node
 from krishiv_spark.messages.suggestions import did_you_mean
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from krishiv_spark.kafka.records.jit import copy, inner, kernel, peek
 from krishiv_spark.kafka.records.read_kernels import OUT_OF_REACH, read_fixed, read_varint
-from krishiv_spark.kafka.schemas.avro_program import Converter, Op
+from krishiv_spark.kafka.schemas.avro.avro_decode_program import Converter, Op
 from krishiv_spark.kafka.schemas.octets import is_text, little_endian
 
 __all__ = ["ERRORS", "decode_records"]

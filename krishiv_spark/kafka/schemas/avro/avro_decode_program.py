@@ -16,8 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.avro_defaults import encode_default
-from krishiv_spark.kafka.schemas.avro_types import MISSING, AvroField, AvroType, find_single_type
+from krishiv_spark.kafka.schemas.avro.avro_defaults import encode_default
+from krishiv_spark.kafka.schemas.avro.avro_types import (
+    MISSING,
+    AvroField,
+    AvroType,
+    find_single_type,
+)
 
 __all__ = ["Column", "Op", "Program", "compile_program", "describe"]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.protobuf_types import (
+from krishiv_spark.kafka.schemas.protobuf.protobuf_types import (
     KINDS,
     ProtoField,
     ProtoMessage,

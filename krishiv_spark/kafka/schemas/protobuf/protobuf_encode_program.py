@@ -12,8 +12,12 @@ import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.encode_nodes import ROWS, EncodeProgram, Node
-from krishiv_spark.kafka.schemas.protobuf_files import encode_varint
-from krishiv_spark.kafka.schemas.protobuf_types import ProtoField, ProtoMessage, describe_kind
+from krishiv_spark.kafka.schemas.protobuf.protobuf_files import encode_varint
+from krishiv_spark.kafka.schemas.protobuf.protobuf_types import (
+    ProtoField,
+    ProtoMessage,
+    describe_kind,
+)
 from krishiv_spark.messages.suggestions import did_you_mean
 
 __all__ = ["ProtoEncodeOp", "compile_proto_encoder"]

@@ -17,25 +17,25 @@ from krishiv_spark.kafka.schemas.buffers import (
     sum_lengths,
 )
 from krishiv_spark.kafka.schemas.octets import copy_octets
-from krishiv_spark.kafka.schemas.protobuf_files import (
-    encode_indexes,
-    find_message,
-    list_messages,
-    message_class,
-)
-from krishiv_spark.kafka.schemas.protobuf_kernel import (
+from krishiv_spark.kafka.schemas.protobuf.protobuf_decode_kernel import (
     ABSENT,
     FIRST_RARE,
     PROTO_ERRORS,
     decode_messages,
 )
-from krishiv_spark.kafka.schemas.protobuf_program import (
+from krishiv_spark.kafka.schemas.protobuf.protobuf_decode_program import (
     ProtoColumn,
     ProtoProgram,
     check_writer,
     compile_reader,
 )
-from krishiv_spark.kafka.schemas.protobuf_types import ProtoMessage, read_message
+from krishiv_spark.kafka.schemas.protobuf.protobuf_files import (
+    encode_indexes,
+    find_message,
+    list_messages,
+    message_class,
+)
+from krishiv_spark.kafka.schemas.protobuf.protobuf_types import ProtoMessage, read_message
 
 __all__ = ["ProtobufDecoder", "decode_values", "select_fields"]
 

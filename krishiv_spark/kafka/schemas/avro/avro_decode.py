@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.kafka.schemas.avro_kernel import ABSENT, ERRORS, decode_records
-from krishiv_spark.kafka.schemas.avro_program import Column, compile_program
-from krishiv_spark.kafka.schemas.avro_types import AvroType
+from krishiv_spark.kafka.schemas.avro.avro_decode_kernel import ABSENT, ERRORS, decode_records
+from krishiv_spark.kafka.schemas.avro.avro_decode_program import Column, compile_program
+from krishiv_spark.kafka.schemas.avro.avro_types import AvroType
 from krishiv_spark.kafka.schemas.buffers import (
     DecodedRecords,
     build_numbers,

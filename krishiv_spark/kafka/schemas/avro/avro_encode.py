@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.avro_encode_kernel import encode_records
-from krishiv_spark.kafka.schemas.avro_encode_program import EncodeOp, compile_encoder
-from krishiv_spark.kafka.schemas.avro_types import AvroType
+from krishiv_spark.kafka.schemas.avro.avro_encode_kernel import encode_records
+from krishiv_spark.kafka.schemas.avro.avro_encode_program import EncodeOp, compile_encoder
+from krishiv_spark.kafka.schemas.avro.avro_types import AvroType
 from krishiv_spark.kafka.schemas.encode_columns import ProgramRunner
 
 __all__ = ["AvroEncoder"]

@@ -4,7 +4,7 @@ The length of a message is known after its fields: a byte is left for it, and a 
 the fields. Nearly all messages within others are shorter than 128 bytes.
 """
 
-# ruff: noqa: PLR0913, PLR0917, C901, PLR0912, PLR0915  as `avro_kernel`: one loop runs the program
+# ruff: noqa: PLR0913, PLR0917, C901, PLR0912, PLR0915  as `avro_decode_kernel`: one loop runs the program
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from krishiv_spark.kafka.records.jit import copy, inner, kernel
 from krishiv_spark.kafka.schemas.octets import write_little_endian, write_zigzag
-from krishiv_spark.kafka.schemas.protobuf_encode_program import ProtoEncodeOp
+from krishiv_spark.kafka.schemas.protobuf.protobuf_encode_program import ProtoEncodeOp
 
 __all__ = ["encode_messages"]
 

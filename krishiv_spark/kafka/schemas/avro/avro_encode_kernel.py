@@ -3,7 +3,7 @@
 It writes into a buffer that is large enough for any values of these rows, so it runs once.
 """
 
-# ruff: noqa: PLR0913, PLR0917, C901, PLR0912, PLR0915  as `avro_kernel`: one loop runs the program
+# ruff: noqa: PLR0913, PLR0917, C901, PLR0912, PLR0915  as `avro_decode_kernel`: one loop runs the program
 # ruff: noqa: PLR2004  the sizes of numbers have no better names
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from krishiv_spark.kafka.records.jit import copy, inner, kernel
-from krishiv_spark.kafka.schemas.avro_encode_program import EncodeOp
+from krishiv_spark.kafka.schemas.avro.avro_encode_program import EncodeOp
 from krishiv_spark.kafka.schemas.octets import write_little_endian, write_zigzag
 
 __all__ = ["encode_records"]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.json_writing import NULL_IS_WRITTEN, write_json
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.json_schema_types import parse_written_schema
+from krishiv_spark.kafka.schemas.json_schema.json_schema_types import parse_written_schema
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.messages.suggestions import did_you_mean
 

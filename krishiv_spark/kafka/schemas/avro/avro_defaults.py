@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.avro_types import MISSING, AvroField, AvroType
+from krishiv_spark.kafka.schemas.avro.avro_types import MISSING, AvroField, AvroType
 
 __all__ = ["encode_default"]
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.encode_columns import ProgramRunner
-from krishiv_spark.kafka.schemas.protobuf_encode_kernel import encode_messages
-from krishiv_spark.kafka.schemas.protobuf_encode_program import compile_proto_encoder
-from krishiv_spark.kafka.schemas.protobuf_types import ProtoMessage
+from krishiv_spark.kafka.schemas.protobuf.protobuf_encode_kernel import encode_messages
+from krishiv_spark.kafka.schemas.protobuf.protobuf_encode_program import compile_proto_encoder
+from krishiv_spark.kafka.schemas.protobuf.protobuf_types import ProtoMessage
 
 __all__ = ["ProtobufEncoder"]
 

@@ -15,7 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.protobuf_types import ProtoField, ProtoMessage, read_message
+from krishiv_spark.kafka.schemas.protobuf.protobuf_types import (
+    ProtoField,
+    ProtoMessage,
+    read_message,
+)
 
 __all__ = ["DERIVED_PROTO_TYPES", "derive_proto"]
 

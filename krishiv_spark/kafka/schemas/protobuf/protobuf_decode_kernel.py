@@ -1,11 +1,11 @@
-"""The kernel that decodes Protobuf records into columns, by the tables of `protobuf_program`.
+"""The kernel that decodes Protobuf records, by the tables of `protobuf_decode_program`.
 
 Fields come in any order and any number: the last value of a field counts, messages are merged, and
 a field of a oneof replaces the others. So a value is stored at the index of its message, and only
 elements of lists are appended.
 """
 
-# ruff: noqa: PLR0913, PLR0917, C901, PLR0911, PLR0912, PLR0915  as `avro_kernel`
+# ruff: noqa: PLR0913, PLR0917, C901, PLR0911, PLR0912, PLR0915  as `avro_decode_kernel`
 # ruff: noqa: PLR1714, SIM109  numba compiles two comparisons, and builds a tuple for `in`
 # ruff: noqa: PLR2004  the sizes of numbers have no better names
 
@@ -16,7 +16,7 @@ from typing import Any
 from krishiv_spark.kafka.records.jit import inner, kernel, peek
 from krishiv_spark.kafka.records.read_kernels import OUT_OF_REACH
 from krishiv_spark.kafka.schemas.octets import is_text, little_endian
-from krishiv_spark.kafka.schemas.protobuf_program import (
+from krishiv_spark.kafka.schemas.protobuf.protobuf_decode_program import (
     DOMAIN_NUMBERS,
     FIELD_NUMBERS,
     IS_LIST,

@@ -1,0 +1,1 @@
+"""JSON records with a schema; `krishiv_spark.arrow` reads them."""
