@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 import pyarrow as pa
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.memory.entry import Bound, EncodedRows, StoreEntry, encode
@@ -49,7 +49,6 @@ class MemorySinkOptions(NumberedJobOptions):
     )
     key_columns: DistinctNames = Field(
         default=(),
-        validation_alias=AliasChoices("keyColumns", "key_columns"),
         description="Columns that identify a row, separated by commas; required for `upsert`. If "
         "an epoch has several rows with one key, the last one in Spark's order is kept.",
     )

@@ -153,12 +153,10 @@ class IcebergOptions(StorageOptions):
     max_metadata_bytes: ByteSize = Field(
         default=MAX_METADATA_BYTES,
         gt=0,
-        validation_alias=AliasChoices("maxMetadataBytes", "max_metadata_bytes"),
         description="Largest metadata file that is read, after decompression (SQL catalogs, Glue).",
     )
     data_files_within: Literal["table", "warehouse", "any"] | None = Field(
         default=None,
-        validation_alias=AliasChoices("dataFilesWithin", "data_files_within"),
         description="Allowed location of a table's files: below its location (`table`), there "
         "or below the warehouse (`warehouse`, default of writes), or anywhere (`any`); see "
         "[tables that others may alter](iceberg-catalogs.md#tables-that-others-may-alter).",

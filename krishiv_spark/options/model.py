@@ -194,8 +194,9 @@ class Options(LateModel):
     """The options of one connector in one direction.
 
     Users write a field ``max_files_per_trigger`` as ``maxFilesPerTrigger``, in any case, as for
-    Spark's options. Further spellings go into ``Field(validation_alias=AliasChoices(...))``. Use
-    ``SecretStr`` for values that must not be shown.
+    Spark's options, or with the name of the field. Further spellings go into
+    ``Field(validation_alias=AliasChoices(...))``. Use ``SecretStr`` for values that must not be
+    shown.
 
     A field named in `collects_prefixes` receives all keys that start with one of its prefixes and
     are not fields themselves, as a mapping; its values are never shown.
@@ -360,7 +361,7 @@ class Options(LateModel):
         return {
             spelling.lower(): field
             for field in cls.model_fields.keys() - cls.collects_prefixes.keys()
-            for spelling in _all_spellings(cls, field)
+            for spelling in (*_all_spellings(cls, field), field)
         }
 
     @classmethod
@@ -404,8 +405,10 @@ def _refuse_table(given: Mapping[str, str], known: Mapping[str, str], format_nam
 def _unknown(key: str, model: type[Options], format_name: str) -> list[OptionFault]:
     if key.lower() in model.spark_keys or key.lower().startswith(_OF_STORES):
         return []
-    spellings = (s for field in model.user_options().values() for s in _all_spellings(model, field))
-    known = {name.lower(): name for name in spellings}
+    fields = model.user_options().values()
+    written = {field: _choose_spelling(model, field) for field in fields}
+    known = {s.lower(): s for field in fields for s in _all_spellings(model, field)}
+    known |= {field: name for field, name in written.items() if field != name}
     near = suggest(key.lower(), known)
     hint = f"did you mean {known[near]!r}?" if near else f"known: {_listing(model.names())}"
     return [OptionFault(key, f"{format_name}: unknown option {key!r}; {hint}")]

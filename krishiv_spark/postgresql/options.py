@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from krishiv_spark.options import Duration, Options, SecretStr
 
@@ -79,13 +79,11 @@ class ConnectionOptions(Options):
     lock_timeout: Duration = Field(
         default=60_000,
         gt=0,
-        validation_alias=AliasChoices("lockTimeout", "lock_timeout"),
         description="Maximum time to wait for a lock of another transaction.",
     )
     answer_timeout: Duration = Field(
         default=300_000,
         gt=0,
-        validation_alias=AliasChoices("answerTimeout", "answer_timeout"),
         description="Maximum time to wait for the answer to COMMIT, which includes deferred "
         "constraints and the confirmation of standbys. Then the connection is closed, and the mark "
         "shows whether it has happened.",
@@ -93,7 +91,6 @@ class ConnectionOptions(Options):
     statement_timeout: Duration | None = Field(
         default=None,
         gt=0,
-        validation_alias=AliasChoices("statementTimeout", "statement_timeout"),
         description="Maximum time of a statement. Default: the setting of the server.",
     )
 

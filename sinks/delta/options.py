@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from krishiv_spark.delta.options import FORMAT, DeltaOptions
 from krishiv_spark.options import ByteSize, DistinctNames, Duration
@@ -73,7 +73,6 @@ class DeltaSinkOptions(DeltaOptions, CheckpointOptions):
     )
     user_metadata: str | None = Field(
         default=None,
-        validation_alias=AliasChoices("userMetadata", "user_metadata"),
         description="Text that each commit records, as delta-spark's option of this name.",
     )
     commit_timeout: Duration = Field(

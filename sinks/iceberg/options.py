@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from krishiv_spark.changes.options import ChangeOptions
@@ -77,44 +77,37 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     )
     key_columns: DistinctNames = Field(
         default=(),
-        validation_alias=AliasChoices("keyColumns", "key_columns"),
         description="Columns that identify a row, separated by commas; required for `upsert` and "
         "`scd2`, except for change data in [tables by "
         "topic](change-data.md#several-tables-in-one-query).",
     )
     op_column: str | None = Field(
         default=None,
-        validation_alias=AliasChoices("opColumn", "op_column"),
         description="Column that marks a row as a delete (`d`, `delete`, `-`) or an upsert. It is "
         "not written to the table.",
     )
     order_column: str | None = Field(
         default=None,
-        validation_alias=AliasChoices("orderColumn", "order_column"),
         description="Column whose highest value wins among the rows of a key in an epoch. By "
         "default, the last row in Spark's order wins. With `scd2`, the order of the versions.",
     )
     order_scope: Literal["epoch", "table"] = Field(
         default="epoch",
-        validation_alias=AliasChoices("orderScope", "order_scope"),
         description="With `upsert` and `orderColumn`: `table` also compares with the row in the "
         "table, so that an older row of a later epoch changes nothing.",
     )
     time_column: str | None = Field(
         default=None,
-        validation_alias=AliasChoices("timeColumn", "time_column"),
         description="With `scd2` and without `changeFormat`: TIMESTAMP or DATE of each change. "
         "Default: `orderColumn`.",
     )
     late_rows: Literal["insert", "ignore", "fail"] = Field(
         default="insert",
-        validation_alias=AliasChoices("lateRows", "late_rows"),
         description="With `scd2` and without `changeFormat`: action for a row older than a "
         "version of its key: `insert` a version into the past, `ignore` it, or `fail`.",
     )
     unclear_events: Literal["fail", "apply", "ignore"] = Field(
         default="fail",
-        validation_alias=AliasChoices("unclearEvents", "unclear_events"),
         description="With `scd2` and `changeFormat`: action for an event that is neither newer "
         "than the newest version of its row nor known by its position, as after a move to a server "
         "whose clock is behind: `fail`, `apply` it as the newest change, or `ignore` it. See "
@@ -123,32 +116,27 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     valid_from_column: str = Field(
         default="valid_from",
         min_length=1,
-        validation_alias=AliasChoices("validFromColumn", "valid_from_column"),
         description="With `scd2`: name of the column with the start of a version, inclusive.",
     )
     valid_to_column: str = Field(
         default="valid_to",
         min_length=1,
-        validation_alias=AliasChoices("validToColumn", "valid_to_column"),
         description="With `scd2`: name of the column with the end of a version, exclusive; null "
         "for the current one.",
     )
     current_column: str = Field(
         default="is_current",
         min_length=1,
-        validation_alias=AliasChoices("currentColumn", "current_column"),
         description="With `scd2`: name of the column that is true for the current version.",
     )
     position_column: str = Field(
         default="change_position",
         min_length=1,
-        validation_alias=AliasChoices("positionColumn", "position_column"),
         description="With `scd2` and `changeFormat`: name of the column with the position of "
         "the change in the log of the database.",
     )
     upsert_mode: Literal["merge-on-read", "copy-on-write"] | None = Field(
         default=None,
-        validation_alias=AliasChoices("upsertMode", "upsert_mode"),
         description="Way in which old rows are replaced: by position deletes (`merge-on-read`), "
         "or new files (`copy-on-write`). Default: the table's property `write.merge.mode`.",
     )
@@ -196,7 +184,6 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     )
     copied_warehouse: Literal["refuse", "allow"] = Field(
         default="refuse",
-        validation_alias=AliasChoices("copiedWarehouse", "copied_warehouse"),
         description="Action for a warehouse that was copied or moved with its SQLite catalog: "
         "`refuse` it, or `allow` writes to the original folder.",
     )
@@ -230,7 +217,6 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
     max_compact_size: ByteSize = Field(
         default=256 * 2**20,
         gt=0,
-        validation_alias=AliasChoices("maxCompactSize", "max_compact_size"),
         description="Maximum size that `compact` = `auto` rewrites at once, as `1g`. Larger "
         "files remain for `krishiv-spark iceberg compact`.",
     )

@@ -41,19 +41,16 @@ class PostgresqlSinkOptions(ConnectionOptions, CheckpointOptions):
     )
     key_columns: DistinctNames = Field(
         default=(),
-        validation_alias=AliasChoices("keyColumns", "key_columns"),
         description="Columns that identify a row, separated by commas; required for `upsert`. The "
         "table needs a unique index on them.",
     )
     op_column: str | None = Field(
         default=None,
-        validation_alias=AliasChoices("opColumn", "op_column"),
         description="Column that marks a row as a delete (`d`, `delete`, `-`) or an upsert. It is "
         "not written to the table.",
     )
     order_column: str | None = Field(
         default=None,
-        validation_alias=AliasChoices("orderColumn", "order_column"),
         description="Column whose highest value wins among the rows of an epoch with the same key. "
         "By default, the last row in Spark's order wins.",
     )

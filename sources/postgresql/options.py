@@ -61,41 +61,35 @@ class PostgresqlSourceOptions(SourceOptions, ConnectionOptions):
     )
     partition_column: str | None = Field(
         default=None,
-        validation_alias=AliasChoices("partitionColumn", "partition_column"),
         description="Column by whose ranges the rows are divided into tasks: a whole number, a "
         "`numeric`, a date or a time. By default, a table is divided by its pages, and a query or "
         "view is one task.",
     )
     lower_bound: str | None = Field(
         default=None,
-        validation_alias=AliasChoices("lowerBound", "lower_bound"),
         description="Start of the second range is computed from it; it skips no row. Default: the "
         "smallest value of `partitionColumn`.",
     )
     upper_bound: str | None = Field(
         default=None,
-        validation_alias=AliasChoices("upperBound", "upper_bound"),
         description="Start of the last range is computed from it; it skips no row. Default: the "
         "highest value of `partitionColumn`.",
     )
     num_partitions: int | None = Field(
         default=None,
         gt=0,
-        validation_alias=AliasChoices("numPartitions", "num_partitions"),
         description="Number of tasks, approximately. Each running task has one connection. "
         "Required with `partitionColumn`.",
     )
     max_partition_bytes: ByteSize = Field(
         default=128 * 2**20,
         gt=0,
-        validation_alias=AliasChoices("maxPartitionBytes", "max_partition_bytes"),
         description="Approximate size of the part of a table that one task reads, where "
         "`numPartitions` is not set.",
     )
     snapshot_timeout: Duration = Field(
         default=300_000,
         ge=0,
-        validation_alias=AliasChoices("snapshotTimeout", "snapshot_timeout"),
         description="Time without a reading task after which the server ends the snapshot that "
         "all tasks read. With `0s`, each task reads the rows of the time when it starts.",
     )

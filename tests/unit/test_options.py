@@ -77,9 +77,19 @@ def test_every_alias_is_understood(name):
     assert parse(**{name: "x"}).table == "x"
 
 
-def test_the_name_in_python_is_not_one_that_users_write():
-    assert "'max_files_per_trigger'; did you mean 'maxFilesPerTrigger'?" in refused(
-        {"topic": "t", "max_files_per_trigger": "1"}
+def test_the_name_in_python_is_understood():
+    assert parse(max_files_per_trigger="1").max_files_per_trigger == 1
+
+
+def test_a_name_that_is_nearly_that_in_python_leads_to_the_spelling_of_the_pages():
+    assert "'max_file_per_trigger'; did you mean 'maxFilesPerTrigger'?" in refused(
+        {"topic": "t", "max_file_per_trigger": "1"}
+    )
+
+
+def test_an_option_given_in_both_spellings_with_two_values_is_refused():
+    assert "is given under two names" in refused(
+        {"topic": "t", "max_files_per_trigger": "1", "maxFilesPerTrigger": "2"}
     )
 
 
