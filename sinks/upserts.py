@@ -14,10 +14,34 @@ import pyarrow as pa
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import OptionError, SchemaError
 
-__all__ = ["RECORD_ORDER", "ChangeColumns", "format_row"]
+__all__ = [
+    "DELETES",
+    "FURTHER",
+    "KEPT",
+    "ORDER",
+    "PARTITION",
+    "PLACE",
+    "POSITION",
+    "READ",
+    "TIME",
+    "ChangeColumns",
+    "drop_further",
+    "format_row",
+]
 
-RECORD_ORDER = "_krishiv_order"
-"""Name of a column that a decoder of change data adds: the offset of the record."""
+DELETES = "_krishiv_delete"
+"""Name of the column of staged changes that marks deletes."""
+
+KEPT, POSITION = "_krishiv_kept", "_krishiv_position"
+PARTITION, ORDER = "_krishiv_partition", "_krishiv_order"
+"""Further columns of staged change data: the names of the columns whose values remain, the position
+in the database's log, and the partition and the offset of the record."""
+
+PLACE, TIME, READ = "_krishiv_place", "_krishiv_time", "_krishiv_read"
+"""Further columns of staged changes of a history: the position of the change as a text, its time,
+and whether a snapshot has read the row."""
+
+FURTHER = (DELETES, KEPT, POSITION, PARTITION, ORDER, PLACE, TIME, READ)
 
 _PREFIX = "_krishiv_"
 _MAX_TEXT = 60
@@ -55,7 +79,7 @@ class ChangeColumns:
             OptionError: If a column is missing, its type cannot be a key, or its name is taken.
         """
         for option, name in self._iter_columns():
-            if name not in rows.names and name != RECORD_ORDER:
+            if name not in rows.names and name != ORDER:
                 known = ", ".join(rows.names)
                 raise OptionError(
                     f"{self.format_name}: {option!r} names {name!r}, but the columns are {known}"
@@ -112,6 +136,11 @@ class ChangeColumns:
             "(Debezium's t and m change no row), as with where, and write only the rest. The query "
             "repeats this batch until then; it may continue with its checkpoint"
         )
+
+
+def drop_further(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return changes without the further columns."""
+    return rows.select([name for name in rows.schema.names if name not in FURTHER])
 
 
 def _describe_null_key(batch: pa.RecordBatch, name: str, format_name: str) -> str:

@@ -9,13 +9,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
-from krishiv_spark.changes.options import ChangeOptions
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
-from krishiv_spark.options import ByteSize, DistinctNames, Duration
+from krishiv_spark.options import ByteSize, Duration
 from krishiv_spark.options.topic_names import name_by_topic
 from krishiv_spark.runtime.retry import Backoff
-from krishiv_spark.sinks.iceberg.table_schema import Evolution
+from krishiv_spark.sinks.change_options import KeyedChangeOptions
 from krishiv_spark.sinks.numbered import JobNumber
 from krishiv_spark.sinks.options import CheckpointOptions
 
@@ -58,15 +57,16 @@ def _strip_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
     return {key[len(_PROPERTY) :]: text for key, text in given.items()}
 
 
-class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
+class IcebergSinkOptions(IcebergOptions, CheckpointOptions, KeyedChangeOptions):
     """Options of the Iceberg sink."""
 
     may_name_by_topic: ClassVar[bool] = True
+    modes_of_changes: ClassVar[str] = "'upsert' or 'scd2'"
 
     collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **IcebergOptions.collects_prefixes,
         **CheckpointOptions.collects_prefixes,
-        **ChangeOptions.collects_prefixes,
+        **KeyedChangeOptions.collects_prefixes,
         "table_properties": (_PROPERTY,),
     }
 
@@ -74,22 +74,6 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
         default="append",
         description="Append the rows (`append`), replace rows with the same key (`upsert`), or "
         "keep all versions of a row (`scd2`, see [history](change-data.md#history)).",
-    )
-    key_columns: DistinctNames = Field(
-        default=(),
-        description="Columns that identify a row, separated by commas; required for `upsert` and "
-        "`scd2`, except for change data in [tables by "
-        "topic](change-data.md#several-tables-in-one-query).",
-    )
-    op_column: str | None = Field(
-        default=None,
-        description="Column that marks a row as a delete (`d`, `delete`, `-`) or an upsert. It is "
-        "not written to the table.",
-    )
-    order_column: str | None = Field(
-        default=None,
-        description="Column whose highest value wins among the rows of a key in an epoch. By "
-        "default, the last row in Spark's order wins. With `scd2`, the order of the versions.",
     )
     order_scope: Literal["epoch", "table"] = Field(
         default="epoch",
@@ -194,11 +178,6 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
         "`tableProperty.write.parquet.compression-codec`. An existing table keeps its own, with "
         "a warning.",
     )
-    schema_evolution: Evolution = Field(
-        default="none",
-        description="Action for columns that the table lacks: fail, `add` them, or `widen`: "
-        "also widen types (int to long, float to double, more digits of a decimal).",
-    )
     target_file_size: ByteSize | None = Field(
         default=None,
         gt=0,
@@ -292,24 +271,9 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, ChangeOptions):
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
-        if self.change_format is not None and self.mode == "append":
-            raise ValueError("'changeFormat' requires 'mode' = 'upsert' or 'scd2'")
-        if self.change_format is None and self.table_schema:
-            raise ValueError("'tableSchema' requires 'changeFormat'")
-        if self.change_format is None and self.registry is not None:
-            raise ValueError("'registry.url' requires 'changeFormat'")
-        if self.change_format is not None and (self.op_column or self.order_column):
-            raise ValueError(
-                "'opColumn' and 'orderColumn' contradict 'changeFormat', whose events have their "
-                "operation and their order"
-            )
         if self.mode == "scd2" and self.truncate_events == "apply":
             raise ValueError(
                 "'truncateEvents' = 'apply' requires 'mode' = 'upsert': write 'fail' or 'ignore'"
-            )
-        if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):
-            raise ValueError(
-                "'keyColumns', 'opColumn' and 'orderColumn' require 'mode' = 'upsert' or 'scd2'"
             )
         if self.order_scope == "table" and (self.mode != "upsert" or not self.order_column):
             raise ValueError("'orderScope' = 'table' requires 'mode' = 'upsert' and 'orderColumn'")

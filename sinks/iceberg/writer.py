@@ -26,9 +26,9 @@ from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, TaskTableSpe
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+    from krishiv_spark.sinks.change_records import ChangeRecords
     from krishiv_spark.sinks.iceberg.committer import IcebergCommitter
     from krishiv_spark.sinks.iceberg.table_setup import CachedTable
-    from krishiv_spark.sinks.iceberg.upserts.change_records import ChangeRecords
     from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
     from krishiv_spark.spark.query_target import QueryTarget
 
@@ -227,11 +227,13 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         upsert_spec = self._upsert_spec()
         if self.options.change_format is None or upsert_spec is None:
             return None
+        from krishiv_spark.sinks.change_records import ChangeRecords
         from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
-        from krishiv_spark.sinks.iceberg.upserts.change_records import ChangeRecords
+        from krishiv_spark.sinks.iceberg.upserts.upsert_staging import IcebergRecords
 
-        columns = to_arrow_columns(plan.metadata.schema())
-        return ChangeRecords(self.options, upsert_spec, upsert_spec.without_added(columns))
+        columns = upsert_spec.without_added(to_arrow_columns(plan.metadata.schema()))
+        target = IcebergRecords(self.options.table_name, upsert_spec)
+        return ChangeRecords(self.options, target, columns)
 
     def committer(self) -> IcebergCommitter:
         """Driver: return the committer for the table's catalog."""

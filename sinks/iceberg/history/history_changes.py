@@ -23,16 +23,7 @@ from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
     number_keys,
     to_sortable,
 )
-from krishiv_spark.sinks.iceberg.upserts.upsert_staging import (
-    DELETES,
-    KEPT,
-    ORDER,
-    PARTITION,
-    PLACE,
-    POSITION,
-    READ,
-    TIME,
-)
+from krishiv_spark.sinks.upserts import DELETES, KEPT, ORDER, PARTITION, PLACE, POSITION, READ, TIME
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

@@ -18,7 +18,8 @@ from krishiv_spark.changes.change_origins import TIME_TYPE
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
-from krishiv_spark.sinks.iceberg.upserts.upsert_staging import ORDER, READ, TIME, UpsertSpec
+from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
+from krishiv_spark.sinks.upserts import ORDER, READ, TIME
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

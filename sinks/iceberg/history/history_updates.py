@@ -38,14 +38,10 @@ from krishiv_spark.sinks.iceberg.history.version_chains import (
 from krishiv_spark.sinks.iceberg.history.version_values import VersionValues
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.upserts.changed_keys import MovedRows, find_moved_rows, read_moves
-from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
-    EpochChanges,
-    drop_further,
-    filter_rows,
-)
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import EpochChanges, filter_rows
 from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup
-from krishiv_spark.sinks.iceberg.upserts.upsert_staging import PLACE
 from krishiv_spark.sinks.iceberg.upserts.upsert_updates import MergeOnRead
+from krishiv_spark.sinks.upserts import PLACE, drop_further
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

@@ -25,8 +25,9 @@ from krishiv_spark.sinks.iceberg.history.version_chains import (
     Numbers,
     find_events_before,
 )
-from krishiv_spark.sinks.iceberg.upserts.epoch_changes import drop_further, filter_rows
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import filter_rows
 from krishiv_spark.sinks.iceberg.upserts.unchanged_values import to_rejection
+from krishiv_spark.sinks.upserts import drop_further
 
 if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.history.history_changes import HistoryChanges

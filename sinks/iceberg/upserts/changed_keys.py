@@ -24,9 +24,13 @@ from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.iceberg.property_keys import MOVE_KEY, find_newest_entry
-from krishiv_spark.sinks.iceberg.upserts.epoch_changes import EpochChanges, filter_rows, to_sortable
+from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
+    EpochChanges,
+    filter_rows,
+    to_sortable,
+)
 from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup
-from krishiv_spark.sinks.iceberg.upserts.upsert_staging import DELETES, KEPT, PARTITION, POSITION
+from krishiv_spark.sinks.upserts import DELETES, KEPT, PARTITION, POSITION
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
 
-from krishiv_spark.sinks.iceberg.upserts.upsert_staging import (
+from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
+from krishiv_spark.sinks.upserts import (
     DELETES,
     FURTHER,
     KEPT,
     ORDER,
     PARTITION,
     POSITION,
-    UpsertSpec,
+    drop_further,
 )
 
 __all__ = [
     "EpochChanges",
     "IncompleteRows",
-    "drop_further",
     "filter_rows",
     "find_end_deletes",
     "find_positions",
@@ -164,11 +164,6 @@ def find_positions(changes: pa.Table) -> Mapping[str, int]:
     found = known.group_by(PARTITION).aggregate([(POSITION, "max")])
     pairs = zip(found[PARTITION].to_pylist(), found[f"{POSITION}_max"].to_pylist(), strict=True)
     return dict(pairs)
-
-
-def drop_further(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return changes without the further columns."""
-    return rows.select([name for name in rows.schema.names if name not in FURTHER])
 
 
 class EpochChanges:

@@ -43,7 +43,7 @@ from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
     to_sortable,
 )
 from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup
-from krishiv_spark.sinks.iceberg.upserts.upsert_staging import DELETES, KEPT, PARTITION, POSITION
+from krishiv_spark.sinks.upserts import DELETES, KEPT, PARTITION, POSITION
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -22,14 +22,14 @@ from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Task
-from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
+from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns, to_iceberg_columns
 from krishiv_spark.sinks.iceberg.task_table import (
     StagedDataFiles,
     TaskTableSpec,
     file_name_prefix,
     to_staged,
 )
-from krishiv_spark.sinks.upserts import RECORD_ORDER, ChangeColumns
+from krishiv_spark.sinks.upserts import DELETES, FURTHER, KEPT, ORDER, ChangeColumns
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -37,35 +37,7 @@ if TYPE_CHECKING:
 
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
-__all__ = [
-    "DELETES",
-    "FURTHER",
-    "KEPT",
-    "ORDER",
-    "PARTITION",
-    "PLACE",
-    "POSITION",
-    "READ",
-    "TIME",
-    "ChangeDecoder",
-    "UpsertSpec",
-    "fit_changes",
-    "stage_changes",
-]
-
-DELETES = "_krishiv_delete"
-"""Name of the column of staged changes that marks deletes."""
-
-KEPT, POSITION = "_krishiv_kept", "_krishiv_position"
-PARTITION, ORDER = "_krishiv_partition", RECORD_ORDER
-"""Further columns of staged change data: the names of the columns whose values remain, the position
-in the database's log, and the partition and the offset of the record."""
-
-PLACE, TIME, READ = "_krishiv_place", "_krishiv_time", "_krishiv_read"
-"""Further columns of staged changes of a history: the position of the change as a text, its time,
-and whether a snapshot has read the row."""
-
-FURTHER = (DELETES, KEPT, POSITION, PARTITION, ORDER, PLACE, TIME, READ)
+__all__ = ["ChangeDecoder", "IcebergRecords", "UpsertSpec", "fit_changes", "stage_changes"]
 
 
 @dataclass(frozen=True)
@@ -130,6 +102,33 @@ class UpsertSpec(ChangeColumns):
     def mark(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the further columns of their changes, except that of deletes."""
         return batch
+
+
+class IcebergRecords:
+    """An Iceberg table, as the decoder of its records knows it; see `RecordTarget`. Executor.
+
+    Args:
+        shown: Name of the table.
+        upsert_spec: How changes become rows of it.
+    """
+
+    format_name = FORMAT
+
+    def __init__(self, shown: str, upsert_spec: UpsertSpec) -> None:
+        self.shown, self._upsert_spec = shown, upsert_spec
+        self.with_origins = upsert_spec.is_history
+
+    def to_columns(self, rows: pa.Schema) -> pa.Schema:
+        """Return the columns of rows with Iceberg's types."""
+        return to_iceberg_columns(rows)
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Refuse names that a history uses itself."""
+        self._upsert_spec.add_columns(columns)
+
+    def check_values(self, changes: pa.RecordBatch, columns: pa.Schema) -> None:
+        """Refuse changes that the table does not accept."""
+        fit_changes(changes, columns)
 
 
 class ChangeDecoder(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,10 @@ from krishiv_spark.changes.change_origins import (
 from krishiv_spark.changes.debezium import DebeziumDecoder, DebeziumRules
 from krishiv_spark.changes.decoded import Changes
 from krishiv_spark.errors import OptionError, SchemaError
-from krishiv_spark.iceberg.options import FORMAT
+from krishiv_spark.sinks.change_options import KeyedChangeOptions
 from krishiv_spark.sinks.column_policy import Evolution, grow_columns
-from krishiv_spark.sinks.iceberg.table_schema import to_iceberg_columns
-from krishiv_spark.sinks.iceberg.upserts.epoch_changes import drop_further
-from krishiv_spark.sinks.iceberg.upserts.upsert_staging import (
+from krishiv_spark.sinks.logged_writer import Examined
+from krishiv_spark.sinks.upserts import (
     DELETES,
     KEPT,
     ORDER,
@@ -32,18 +31,48 @@ from krishiv_spark.sinks.iceberg.upserts.upsert_staging import (
     POSITION,
     READ,
     TIME,
-    fit_changes,
+    drop_further,
 )
-from krishiv_spark.sinks.logged_writer import Examined
 
-if TYPE_CHECKING:
-    from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
-    from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
-
-__all__ = ["ChangeRecords"]
+__all__ = ["ChangeRecords", "RecordTarget"]
 
 _POSITION = ("topic", "partition", "offset")
 _NO_CHANGES = pa.RecordBatch.from_pylist([], pa.schema([]))
+
+
+class RecordTarget(Protocol):
+    """The table of a sink, as the decoder of its records knows it. Executor."""
+
+    format_name: str
+    """The name of the sink, for messages."""
+    shown: str
+    """The name of the table, for messages."""
+    with_origins: bool
+    """True if changes have the columns `PLACE`, `TIME` and `READ`."""
+
+    def to_columns(self, rows: pa.Schema) -> pa.Schema:
+        """Return the columns of rows with the types that new columns would have.
+
+        Raises:
+            SchemaError: If the table cannot have such a column.
+        """
+        ...
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Refuse columns that the table cannot have beside those that it generates.
+
+        Raises:
+            OptionError: If there is one.
+        """
+        ...
+
+    def check_values(self, changes: pa.RecordBatch, columns: pa.Schema) -> None:
+        """Refuse changes that the table does not accept.
+
+        Raises:
+            SchemaError: If a value does not fit its column.
+        """
+        ...
 
 
 class ChangeRecords:
@@ -51,21 +80,21 @@ class ChangeRecords:
 
     Args:
         options: Options of the sink.
-        upsert_spec: How changes become rows of the table.
+        target: Its table.
         columns: The columns of the table that have values of events.
     """
 
     def __init__(
-        self, options: IcebergSinkOptions, upsert_spec: UpsertSpec, columns: pa.Schema
+        self, options: KeyedChangeOptions, target: RecordTarget, columns: pa.Schema
     ) -> None:
         rules = DebeziumRules(
             options.value_rules,
             options.unknown_fields,
             options.truncate_events,
             options.registry,
-            with_origins=upsert_spec.is_history,
+            with_origins=target.with_origins,
         )
-        self._upsert_spec = upsert_spec
+        self._target = target
         self._rules, self._options = rules, options
         self._evolution: Evolution = options.schema_evolution if len(columns) else "widen"
         self.columns = columns
@@ -78,7 +107,7 @@ class ChangeRecords:
         return self._evolution != "none"
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the changes of records, with further columns for `stage_changes`.
+        """Return the changes of records, with further columns for the sink.
 
         Changes, which `examine` has returned, are returned unchanged.
 
@@ -129,15 +158,16 @@ class ChangeRecords:
             return True
         found = self._decoder.find_columns(batch.column("value"))
         for schema in found.schemas:
-            self._grow(to_iceberg_columns(schema))
+            self._grow(self._target.to_columns(schema))
         if len(self.columns):
             self._check_keys()
             return True
         if found.is_without:
             raise SchemaError(
-                f"{FORMAT}: table {self._options.table_name} has no columns yet, and an event has "
-                "no schema: declare the columns with 'tableSchema', such as 'id BIGINT, name "
-                "STRING', or let the converter write schemas (value.converter.schemas.enable)"
+                f"{self._target.format_name}: table {self._target.shown} has no columns yet, and "
+                "an event has no schema: declare the columns with 'tableSchema', such as 'id "
+                "BIGINT, name STRING', or let the converter write schemas "
+                "(value.converter.schemas.enable)"
             )
         return False
 
@@ -150,15 +180,15 @@ class ChangeRecords:
         for name in self._options.key_columns:
             if name not in self.columns.names:
                 raise SchemaError(
-                    f"{FORMAT}: 'keyColumns' names {name!r}, and the events have the columns "
-                    f"{', '.join(self.columns.names)}"
+                    f"{self._target.format_name}: 'keyColumns' names {name!r}, and the events "
+                    f"have the columns {', '.join(self.columns.names)}"
                 )
 
     def _grow(self, needed: pa.Schema) -> None:
         grown = grow_columns(self.columns, needed, self._evolution)
         if grown is not self.columns:
             try:
-                self._upsert_spec.add_columns(grown)
+                self._target.check_columns(grown)
             except OptionError as error:
                 raise SchemaError(f"{error}, and rename it in an existing table") from None
             self.columns = grown
@@ -170,7 +200,7 @@ class ChangeRecords:
         """Return the records of changes that the table does not accept, with the reasons."""
         chosen = changes.filter(pa.array(np.isin(records, wanted)))
         try:
-            fit_changes(chosen, self.columns)
+            self._target.check_values(chosen, self.columns)
         except SchemaError as error:
             if len(wanted) == 1:
                 return [(int(wanted[0]), f"does not fit the table: {error}")]
