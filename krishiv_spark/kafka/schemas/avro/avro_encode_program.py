@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
@@ -19,8 +18,7 @@ from krishiv_spark.kafka.schemas.avro.avro_types import (
     AvroType,
     find_single_type,
 )
-from krishiv_spark.kafka.schemas.encode_nodes import ROWS, EncodeProgram, Node
-from krishiv_spark.messages.suggestions import did_you_mean
+from krishiv_spark.kafka.schemas.encode_nodes import EncodeCompiler, EncodeProgram, Node
 
 __all__ = ["EncodeOp", "compile_encoder"]
 
@@ -83,15 +81,7 @@ def compile_encoder(
         compiler.write(header)
     root = compiler.emit(schema, kind, is_root=True)
     compiler.add(EncodeOp.END)
-    return EncodeProgram(
-        root,
-        compiler.nodes,
-        np.array(compiler.code, np.int64).reshape(-1),
-        bytes(compiler.constants),
-        compiler.depth,
-        compiler.paths,
-        compiler.bytes_each,
-    )
+    return compiler.to_program(root)
 
 
 _SMALL = (pa.int8(), pa.int16(), pa.int32())
@@ -107,42 +97,14 @@ _TIMES = {
 """By logical type: the Arrow type, and how many of its units are one of Avro's."""
 
 
-class _EncodeCompiler:
-    def __init__(self, path: str) -> None:
-        self.nodes: list[Node] = []
-        self.code: list[tuple[int, int, int, int]] = []
-        self.paths: list[str] = []
-        self.constants = bytearray()
-        self.depth = 0
-        self.bytes_each: dict[int, int] = {ROWS: 0}
-        self._path = [path] if path else []
-        self._lists = [ROWS]
+class _EncodeCompiler(EncodeCompiler):
+    constant_op = EncodeOp.CONSTANT
 
-    @property
-    def path(self) -> str:
-        """The column that is being compiled."""
-        return ".".join(self._path)
-
-    def add(self, op: int, *operands: int) -> int:
-        """Add an instruction; return its number."""
-        one, two, three = (*operands, 0, 0, 0)[:3]
-        self.code.append((op, one, two, three))
-        self.paths.append(self.path)
-        size = {EncodeOp.CONSTANT: two, EncodeOp.FIXED: two}.get(op, _MOST_BYTES.get(op, 0))
+    def measure(self, op: int, second: int) -> int:
+        """Return the most bytes that an instruction writes, without those of texts."""
         if op == EncodeOp.DECIMAL:
-            size = max(two, _DECIMAL_BYTES)
-        self.bytes_each[self._lists[-1]] += size
-        return len(self.code) - 1
-
-    def write(self, data: bytes) -> None:
-        """Add an instruction that writes the same bytes in each row."""
-        self.add(EncodeOp.CONSTANT, len(self.constants), len(data))
-        self.constants += data
-
-    def _new(self, kind: str) -> Node:
-        node = Node(len(self.nodes), kind, self.path)
-        self.nodes.append(node)
-        return node
+            return max(second, _DECIMAL_BYTES)
+        return second if op in {EncodeOp.CONSTANT, EncodeOp.FIXED} else _MOST_BYTES.get(op, 0)
 
     # --- nulls
 
@@ -276,16 +238,7 @@ class _EncodeCompiler:
             raise self._mismatch(of, kind)
         node.kind = "struct"
         columns = {each.name: each.type for each in kind}
-        if len(columns) < kind.num_fields:
-            raise self._repeated([each.name for each in kind])
-        names = [each.name for each in of.fields]
-        for name in columns:
-            if name not in names:
-                raise SchemaError(
-                    f"{self._where(name)} is no field of the Avro record {of.name}; "
-                    f"{did_you_mean(name, names, 'there are ' + ', '.join(names))}. Drop the "
-                    "column, or add the field to the schema"
-                )
+        self._check_names(kind, [each.name for each in of.fields], f"Avro record {of.name}")
         for each in of.fields:
             self._path.append(each.name)
             if each.name in columns:
@@ -331,17 +284,6 @@ class _EncodeCompiler:
         self.code[start] = (EncodeOp.LIST, node.index, len(self.code), 0)
 
     # --- messages
-
-    def _where(self, name: str | None = None) -> str:
-        path = [*self._path, *([] if name is None else [name])]
-        return f"column {'.'.join(path)!r}" if path else "the value"
-
-    def _repeated(self, names: list[str]) -> SchemaError:
-        name = next(each for each in names if names.count(each) > 1)
-        return SchemaError(
-            f"{self._where(name)} is there {names.count(name)} times, and a field of an Avro "
-            "record has one value: rename or drop the others"
-        )
 
     def _mismatch(self, of: AvroType, kind: pa.DataType) -> SchemaError:
         return SchemaError(

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.kafka.schemas.encode_nodes import ROWS, EncodeProgram, Node
+from krishiv_spark.kafka.schemas.encode_nodes import EncodeCompiler, EncodeProgram, Node
 from krishiv_spark.kafka.schemas.protobuf.protobuf_files import encode_varint
 from krishiv_spark.kafka.schemas.protobuf.protobuf_types import (
     ProtoField,
     ProtoMessage,
     describe_kind,
 )
-from krishiv_spark.messages.suggestions import did_you_mean
 
 __all__ = ["ProtoEncodeOp", "compile_proto_encoder"]
 
@@ -110,42 +108,19 @@ def compile_proto_encoder(
         compiler.write(header)
     root = compiler.start(message, kind)
     compiler.add(_Op.END)
-    return EncodeProgram(
-        root,
-        compiler.nodes,
-        np.array(compiler.code, np.int64).reshape(-1),
-        bytes(compiler.constants),
-        compiler.depth,
-        compiler.paths,
-        compiler.bytes_each,
-    )
+    return compiler.to_program(root)
 
 
-class _ProtoEncodeCompiler:
+class _ProtoEncodeCompiler(EncodeCompiler):
+    constant_op = _Op.CONSTANT
+
     def __init__(self, path: str) -> None:
-        self.nodes: list[Node] = []
-        self.code: list[tuple[int, int, int, int]] = []
-        self.paths: list[str] = []
-        self.constants = bytearray()
-        self.depth = _MOST_DEPTH
-        self.bytes_each: dict[int, int] = {ROWS: 0}
-        self._path = [path] if path else []
-        self._lists = [ROWS]
+        super().__init__(path, _MOST_DEPTH)
         self._level = 0
 
-    def add(self, op: int, *operands: int) -> int:
-        """Add an instruction; return its number."""
-        one, two, three = (*operands, 0, 0, 0)[:3]
-        self.code.append((op, one, two, three))
-        self.paths.append(".".join(self._path))
-        size = two if op == _Op.CONSTANT else _MOST_BYTES.get(op, 0)
-        self.bytes_each[self._lists[-1]] += size
-        return len(self.code) - 1
-
-    def write(self, data: bytes) -> None:
-        """Add an instruction that writes the same bytes in each row."""
-        self.add(_Op.CONSTANT, len(self.constants), len(data))
-        self.constants += data
+    def measure(self, op: int, second: int) -> int:
+        """Return the most bytes that an instruction writes, without those of texts."""
+        return second if op == _Op.CONSTANT else _MOST_BYTES.get(op, 0)
 
     def start(self, message: ProtoMessage, kind: pa.DataType) -> Node:
         """Encode the whole value, whose nulls are no records."""
@@ -155,11 +130,6 @@ class _ProtoEncodeCompiler:
                 f"{self._where()} is {kind}, and the Protobuf message {message.name} needs a STRUCT"
             )
         self._emit_fields(message, kind, node)
-        return node
-
-    def _new(self, kind: str = "null") -> Node:
-        node = Node(len(self.nodes), kind, ".".join(self._path))
-        self.nodes.append(node)
         return node
 
     def _tag(self, of: ProtoField, form: int) -> None:
@@ -184,7 +154,8 @@ class _ProtoEncodeCompiler:
 
     def _emit_fields(self, of: ProtoMessage, kind: pa.DataType, node: Node) -> None:
         columns = {each.name: each.type for each in kind}
-        self._check_names(of, kind, columns)
+        names = [each.name for each in of.fields]
+        self._check_names(kind, names, f"Protobuf message {of.name}")
         oneofs: dict[str, list[int]] = {}
         for each in sorted(of.fields, key=lambda one: one.number):
             self._path.append(each.name)
@@ -195,26 +166,11 @@ class _ProtoEncodeCompiler:
                 node.children.append(self._emit_field(each, columns[each.name]))
             elif each.is_required:
                 raise SchemaError(
-                    f"there is no column {'.'.join(self._path)!r}, and the Protobuf message "
+                    f"there is no column {self.path!r}, and the Protobuf message "
                     f"{of.name} requires the field {each.name}: add the column"
                 )
             self._path.pop()
         node.choices = tuple(tuple(places) for places in oneofs.values() if len(places) > 1)
-
-    def _check_names(
-        self, of: ProtoMessage, kind: pa.DataType, columns: dict[str, pa.DataType]
-    ) -> None:
-        names = [each.name for each in of.fields]
-        given = [each.name for each in kind]
-        for name in columns:
-            if given.count(name) > 1:
-                raise SchemaError(f"{self._where(name)} is there {given.count(name)} times")
-            if name not in names:
-                raise SchemaError(
-                    f"{self._where(name)} is no field of the Protobuf message {of.name}; "
-                    f"{did_you_mean(name, names, 'there are ' + ', '.join(names))}. Drop the "
-                    "column, or add the field to the schema"
-                )
 
     def _emit_field(self, of: ProtoField, kind: pa.DataType) -> Node:
         node = self._new()
@@ -365,10 +321,6 @@ class _ProtoEncodeCompiler:
         self.add(_Op.NEXT, start)
 
     # --- messages
-
-    def _where(self, name: str | None = None) -> str:
-        path = [*self._path, *([] if name is None else [name])]
-        return f"column {'.'.join(path)!r}" if path else "the value"
 
     def _mismatch(self, of: ProtoField, kind: pa.DataType) -> SchemaError:
         name = "" if of.message is None else of.message.name
