@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.catalog import _ENV_CONFIG, Catalog
+from pyiceberg.catalog import _ENV_CONFIG, Catalog, MetastoreCatalog
 from pyiceberg.manifest import ManifestFile, _ManifestCache
 from pyiceberg.table.update import (
     _apply_table_update,
@@ -46,6 +46,7 @@ __all__ = [
     "remove_written",
     "to_schema_without_ids",
     "write_header",
+    "write_metadata",
 ]
 
 # ruff: noqa: SLF001
@@ -54,6 +55,9 @@ MergeAppend = _MergeAppendFiles
 """The producer of snapshots that ``Table.append`` uses where manifests are merged."""
 
 SnapshotProducer = _SnapshotProducer
+
+write_metadata = MetastoreCatalog._write_metadata
+"""The writer of metadata files that PyIceberg's catalogs share."""
 
 
 def read_configured_settings(catalog: str) -> dict[str, Any]:

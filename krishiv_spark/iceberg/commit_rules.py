@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.exceptions import (
@@ -32,12 +33,11 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotsUpdate
 
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.property_keys import iterate_ancestors
+from krishiv_spark.iceberg.property_keys import SnapshotIndex, iterate_ancestors
 from krishiv_spark.runtime.once import warn_once
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.table.update import TableUpdate
 
 __all__ = [
@@ -58,6 +58,8 @@ REFUSALS = (BadRequestError, ForbiddenError, NoSuchTableError, UnauthorizedError
 """Responses of a catalog that would be the same after a repetition."""
 
 _log = logging.getLogger(__name__)
+
+_get_time = attrgetter("timestamp_ms")
 
 _TOLERANCE_MS = 60_000
 """Iceberg-Java's ``TableMetadata.ONE_MINUTE``: it tolerates clocks that differ by this."""
@@ -160,7 +162,7 @@ def _order_logs(metadata: TableMetadata) -> TableMetadata:
     last_ms, changed = metadata.last_updated_ms, {}
     for field in ("snapshot_log", "metadata_log"):
         entries: Sequence[Any] = getattr(metadata, field)
-        times = [*(entry.timestamp_ms for entry in entries), last_ms]
+        times = [*map(_get_time, entries), last_ms]
         # Nearly always in order, which avoids a step in Python for each of up to 10 000 entries.
         if times == sorted(times) or not _goes_back(times):
             continue
@@ -256,11 +258,10 @@ def check_sequence_number(metadata: TableMetadata, updates: Sequence[TableUpdate
 
 def find_named_ids(metadata: TableMetadata) -> Iterator[int]:
     """Yield the ids of the snapshots that tags, and branches except the main one, need."""
-    by_id: dict[int, Snapshot] = {}
+    by_id = SnapshotIndex(metadata)
     for name, reference in metadata.refs.items():
         if name == MAIN_BRANCH:
             continue
-        by_id = by_id or {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
         is_branch = reference.snapshot_ref_type == "branch"
         ancestors = iterate_ancestors(by_id, reference.snapshot_id)
         yield from (one.snapshot_id for one in islice(ancestors, None if is_branch else 1))

@@ -21,7 +21,6 @@ from pyiceberg.table import Table
 from typing_extensions import override
 
 from krishiv_spark.iceberg.guarded_catalog import GuardedMetastoreCatalog
-from krishiv_spark.iceberg.metadata_files import MetadataFiles
 from krishiv_spark.runtime.contact import has_contacted, record_contact
 
 __all__ = ["TimeoutGlueCatalog"]
@@ -32,7 +31,7 @@ _RETRIES = "4"
 """After pauses of at most 1, 2, 4 and 8 seconds."""
 
 
-class TimeoutGlueCatalog(GuardedMetastoreCatalog, GlueCatalog):
+class TimeoutGlueCatalog(GuardedMetastoreCatalog, GlueCatalog):  # pyright: ignore[reportIncompatibleMethodOverride]  # see there
     """A client of Glue that fails if Glue does not respond. Driver.
 
     A commit is conditional on the version of Glue's entry that it is based on (``VersionId`` of
@@ -44,7 +43,6 @@ class TimeoutGlueCatalog(GuardedMetastoreCatalog, GlueCatalog):
         client = {**properties, "glue.max-retries": _parse_retries(properties)}
         session = _create_session(properties, _CONNECT_S, _READ_S)
         super().__init__(name, **client, botocore_session=session)
-        self._files = MetadataFiles()
         self.properties = properties  # without the session, which does not pickle
         server = f"catalog {self.glue.meta.endpoint_url}"
         if not has_contacted(server):
@@ -58,7 +56,9 @@ class TimeoutGlueCatalog(GuardedMetastoreCatalog, GlueCatalog):
         if not location or found.get(TABLE_TYPE, "").lower() != ICEBERG:
             return super()._convert_glue_to_iceberg(glue_table)  # for its error
         io = self._load_file_io(location=location)
-        metadata = self._files.read(io.new_input(location), self.file_access.max_metadata_bytes)
+        metadata = self.metadata_files.read(
+            io.new_input(location), self.file_access.max_metadata_bytes
+        )
         identifier = (glue_table["DatabaseName"], glue_table["Name"])
         return self._guard(Table(identifier, metadata, location, io, self))
 

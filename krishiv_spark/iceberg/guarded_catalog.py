@@ -7,7 +7,7 @@ a catalog of any class.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
@@ -16,11 +16,12 @@ from pyiceberg.typedef import EMPTY_DICT
 from typing_extensions import override
 
 from krishiv_spark.errors import SchemaError
-from krishiv_spark.iceberg._pyiceberg import apply_updates
+from krishiv_spark.iceberg._pyiceberg import apply_updates, write_metadata
 from krishiv_spark.iceberg.commit_rules import check_expiry, check_sequence_number
 from krishiv_spark.iceberg.embedded import CatalogFile
 from krishiv_spark.iceberg.file_access import FileAccess, warn_of_ignored
 from krishiv_spark.iceberg.file_io import GuardedFileIO, get_access
+from krishiv_spark.iceberg.metadata_files import MetadataFiles
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import create_metadata_uuid, delete_old_metadata
 
@@ -123,6 +124,22 @@ def _check_current(table: Table) -> None:
 
 class GuardedMetastoreCatalog(GuardedCatalog, MetastoreCatalog):
     """A catalog whose client writes the metadata files: SQL, Glue, Hive."""
+
+    @cached_property
+    def metadata_files(self) -> MetadataFiles:
+        """The reader and writer of metadata files."""
+        return MetadataFiles()
+
+    # A static method there, which knows nothing of earlier files.
+    @override
+    def _write_metadata(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, metadata: TableMetadata, io: FileIO, metadata_path: str
+    ) -> None:
+        write = super()._write_metadata
+        if write is write_metadata:
+            self.metadata_files.write(metadata, io.new_output(metadata_path))
+        else:  # a class of the user's own
+            write(metadata, io, metadata_path)
 
     @override
     def _load_file_io(

@@ -29,10 +29,12 @@ __all__ = [
     "QUERY_KEY",
     "UPSERT_KEY",
     "UPSERT_KEY_PREFIX",
+    "SnapshotIndex",
     "find_digest",
     "find_newest_entry",
     "find_parent_id",
     "find_query_id",
+    "get_head",
     "iterate_ancestors",
     "parse_count",
 ]
@@ -121,7 +123,38 @@ def parse_count(value: object) -> int | None:
     return None
 
 
-def iterate_ancestors(snapshots: Mapping[int, Snapshot], start: int | None) -> Iterator[Snapshot]:
+class SnapshotIndex:
+    """The snapshots of a table by id, which are searched from the newest one on.
+
+    Most callers need the newest one, or a few of its ancestors, of thousands.
+
+    Args:
+        metadata: Metadata of the table.
+    """
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._older = reversed(metadata.snapshots)
+        self._found: dict[int, Snapshot] = {}
+
+    def get(self, snapshot_id: int) -> Snapshot | None:
+        """Return a snapshot; None if the table does not have it."""
+        while snapshot_id not in self._found:
+            older = next(self._older, None)
+            if older is None:
+                return None
+            self._found.setdefault(older.snapshot_id, older)
+        return self._found[snapshot_id]
+
+
+def get_head(metadata: TableMetadata) -> Snapshot | None:
+    """Return the table's current snapshot; None of an empty table."""
+    head = metadata.current_snapshot_id
+    return None if head is None else SnapshotIndex(metadata).get(head)
+
+
+def iterate_ancestors(
+    snapshots: Mapping[int, Snapshot] | SnapshotIndex, start: int | None
+) -> Iterator[Snapshot]:
     """Yield a snapshot and its ancestors that the table still has, newest first.
 
     Ends before an ancestor that was yielded: damaged metadata may name a child as a parent.
@@ -141,8 +174,7 @@ def iterate_ancestors(snapshots: Mapping[int, Snapshot], start: int | None) -> I
 
 def find_newest_entry(metadata: TableMetadata, key: str) -> str | None:
     """Return the entry of the newest summary in the table's current history that has one."""
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    for snapshot in iterate_ancestors(by_id, metadata.current_snapshot_id):
+    for snapshot in iterate_ancestors(SnapshotIndex(metadata), metadata.current_snapshot_id):
         text = None if snapshot.summary is None else snapshot.summary.get(key)
         if text is not None:
             return str(text)

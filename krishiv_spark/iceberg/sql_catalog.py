@@ -26,7 +26,6 @@ from typing_extensions import override
 
 from krishiv_spark.iceberg.embedded import CatalogFile, parse_sqlite_uri
 from krishiv_spark.iceberg.guarded_catalog import GuardedMetastoreCatalog
-from krishiv_spark.iceberg.metadata_files import MetadataFiles
 from krishiv_spark.runtime.caches import LruCache
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Part of a metadata file's name. A name without it, as ``v3.metadata.json``, may be reused."""
 
 
-class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
+class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):  # pyright: ignore[reportIncompatibleMethodOverride]  # see there
     """A SQL catalog that caches the metadata files it has read or written last. Driver.
 
     Its tables share their metadata, which never change: PyIceberg's models are frozen.
@@ -59,7 +58,6 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
             self.close()  # no caller has it, and a traceback would keep its connections open
             raise
         self._metadata: LruCache[str, TableMetadata] = LruCache(_CACHED_FILES)
-        self._files = MetadataFiles()
 
     def _open(self, name: str, properties: Mapping[str, str]) -> None:
         """Connect, and again if the catalog's path leads to another file afterwards."""
@@ -154,7 +152,7 @@ class CachingSqlCatalog(GuardedMetastoreCatalog, SqlCatalog):
         if metadata is None:
             file = self._load_file_io(location=location).new_input(location)
             try:
-                metadata = self._files.read(file, self.file_access.max_metadata_bytes)
+                metadata = self.metadata_files.read(file, self.file_access.max_metadata_bytes)
             except FileNotFoundError as error:
                 error.filename = location
                 raise

@@ -45,6 +45,7 @@ from krishiv_spark.iceberg.property_keys import (
     NO_EPOCH,
     OFFSETS_PREFIX,
     QUERY_KEY,
+    SnapshotIndex,
     find_digest,
     find_query_id,
     iterate_ancestors,
@@ -274,8 +275,8 @@ def read_epoch_of_rows(metadata: TableMetadata, query: str) -> int | None:
         None if no remaining snapshot decides it; -1 if a rollback has undone the query's snapshots,
         and those before them have expired.
     """
-    by_id, oldest = {one.snapshot_id: one for one in metadata.snapshots}, 0
-    for snapshot in iterate_ancestors(by_id, metadata.current_snapshot_id):
+    oldest = 0
+    for snapshot in iterate_ancestors(SnapshotIndex(metadata), metadata.current_snapshot_id):
         oldest = snapshot.sequence_number or 0
         if (summary := snapshot.summary) is not None and find_query_id(snapshot) == query:
             return _parse_epoch(summary, query)

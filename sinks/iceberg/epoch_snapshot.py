@@ -45,6 +45,7 @@ from krishiv_spark.iceberg._pyiceberg import (
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import create_metadata_uuid
 from krishiv_spark.iceberg.planning import count_listed_files
+from krishiv_spark.iceberg.property_keys import SnapshotIndex
 from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.iceberg.manifest_writers import (
     NO_SNAPSHOT,
@@ -232,7 +233,7 @@ class EpochSnapshot(MergeAppend):
             counts.add_file(file, schemas[file.spec_id], specs[file.spec_id])
         for file in self._deleted_data_files:
             counts.remove_file(file, schemas[file.spec_id], specs[file.spec_id])
-        parent = metadata.snapshot_by_id(self._parent_snapshot_id or NO_SNAPSHOT)
+        parent = SnapshotIndex(metadata).get(self._parent_snapshot_id or NO_SNAPSHOT)
         before = None if parent is None else parent.summary
         # PyIceberg adds up the totals of an overwrite, and refuses those of a replacement.
         summary = Summary(operation=Operation.OVERWRITE, **counts.build(), **snapshot_properties)
@@ -271,11 +272,9 @@ class EpochSnapshot(MergeAppend):
 
         Manifests of `_deleted_entries_manifests` have none: they describe their own snapshot only.
         """
-        snapshots = reversed(
-            self._transaction.table_metadata.snapshots
-        )  # the parent is near the end
-        parent = (one for one in snapshots if one.snapshot_id == self._parent_snapshot_id)
-        known = next((_LISTS.get(one.manifest_list) for one in parent), None)
+        index = SnapshotIndex(self._transaction.table_metadata)
+        parent = index.get(self._parent_snapshot_id or NO_SNAPSHOT)
+        known = None if parent is None else _LISTS.get(parent.manifest_list)
         there = super()._existing_manifests() if known is None else known
         return [one for one in there if one.has_added_files() or one.has_existing_files()]
 

@@ -108,7 +108,7 @@ def test_a_path_that_cannot_be_read_for_a_moment_is_not_replaced(place, monkeypa
         real_write(*args, **named)
 
     staged = place.life.stage(2, numbered(2))
-    monkeypatch.setattr(CachingSqlCatalog, "_write_metadata", staticmethod(write_metadata))
+    monkeypatch.setattr(CachingSqlCatalog, "_write_metadata", write_metadata)
     monkeypatch.setattr(os, "stat", stat)
     place.life.publish(2, staged, numbered(2))
     assert look in looks
@@ -144,11 +144,11 @@ def test_the_path_is_compared_once_more_right_before_the_commit(place, monkeypat
     real = CachingSqlCatalog._write_metadata
 
     def write_metadata(*args, **named):
-        monkeypatch.setattr(CachingSqlCatalog, "_write_metadata", staticmethod(real))
+        monkeypatch.setattr(CachingSqlCatalog, "_write_metadata", real)
         real(*args, **named)
         restore(place, move)
 
-    monkeypatch.setattr(CachingSqlCatalog, "_write_metadata", staticmethod(write_metadata))
+    monkeypatch.setattr(CachingSqlCatalog, "_write_metadata", write_metadata)
     with pytest.raises(CommitRejected, match="was removed, moved or replaced"):
         place.life.publish(2, staged, numbered(2))
     assert (ids(place.folder), catalog_row(place.root / "old")) == (list(range(10)), 20)

@@ -31,7 +31,11 @@ OVERRIDDEN = {
         "_response_to_staged_table",
         "_response_to_table",
     ],
-    MetastoreCatalog: ["_parse_metadata_version", "_update_and_stage_table"],  # Glue's too
+    MetastoreCatalog: [  # Glue's too
+        "_parse_metadata_version",
+        "_update_and_stage_table",
+        "_write_metadata",
+    ],
     SqlCatalog: [
         "_convert_orm_to_iceberg",
         "_iceberg_type_filter",

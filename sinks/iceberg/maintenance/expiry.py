@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import ManifestEntryStatus
@@ -133,10 +134,12 @@ class Retention:
             now_ms: The time at which ages are measured, see `get_aging_time_ms`.
         """
         protected = set(find_named_ids(metadata))
-        there = [one for one in metadata.snapshots if one.snapshot_id not in protected]
+        there = metadata.snapshots
+        if protected:
+            there = [one for one in there if one.snapshot_id not in protected]
         count, limit_ms = len(there) + 1, now_ms - self.age_ms  # this commit adds the newest
         over = 0 if self.most is None else count - self.most
-        old = sum(one.timestamp_ms <= limit_ms for one in there)
+        old = sum(map(limit_ms.__ge__, map(attrgetter("timestamp_ms"), there)))
         if count - self.least < self.lump or max(over, old) < self.lump:
             return []  # the usual case, without sorting
         candidates = enumerate(sorted(there, key=_commit_order)[: count - self.least])
@@ -299,6 +302,9 @@ def delete_expired_files(table: Table, before: TableMetadata) -> None:
     """
     try:
         after = table.metadata
+        count = len(before.snapshots)
+        if count <= len(after.snapshots) and all(map(is_, before.snapshots, after.snapshots)):
+            return  # the usual case, of catalogs whose client writes the metadata
         there = {snapshot.snapshot_id for snapshot in after.snapshots}
         expired = [one for one in before.snapshots if one.snapshot_id not in there]
         if expired and is_expired_by_sink(after.properties) and not has_other_history(table):

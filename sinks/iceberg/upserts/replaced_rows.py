@@ -44,7 +44,12 @@ from krishiv_spark.iceberg.planning import (
     to_table_file,
 )
 from krishiv_spark.iceberg.projection import to_stored_schema, widen_for_planning
-from krishiv_spark.iceberg.property_keys import PARENT_KEY, iterate_ancestors
+from krishiv_spark.iceberg.property_keys import (
+    PARENT_KEY,
+    SnapshotIndex,
+    get_head,
+    iterate_ancestors,
+)
 from krishiv_spark.iceberg.scan_tasks import (
     ScanProjection,
     plan_tasks,
@@ -118,7 +123,7 @@ def check_no_equality_deletes(table: Table, options: IcebergSinkOptions) -> None
         DataLossError: If metadata of its snapshot has been removed.
         CatalogFailedError: If the metadata cannot be read.
     """
-    snapshot = table.current_snapshot()
+    snapshot = get_head(table.metadata)
     if snapshot is None:
         return
     if snapshot.summary is not None and snapshot.summary.get(TOTAL_EQUALITY_DELETES) == "0":
@@ -144,7 +149,7 @@ def check_upsertable(table: Table, options: IcebergSinkOptions) -> None:
         DataLossError: If metadata of the table's snapshot has been removed.
         CatalogFailedError: If the metadata cannot be read.
     """
-    head = table.current_snapshot()
+    head = get_head(table.metadata)
     if head is None:
         return
     schema = table.schema()
@@ -164,9 +169,9 @@ def check_upsertable(table: Table, options: IcebergSinkOptions) -> None:
 
 def _later_snapshots(table: Table, checked: int | None) -> list[Snapshot] | None:
     """Return the snapshots after the checked one; None if that is not an ancestor."""
-    by_id = {one.snapshot_id: one for one in table.metadata.snapshots}
     found: list[Snapshot] = []
-    for snapshot in iterate_ancestors(by_id, table.metadata.current_snapshot_id):
+    index = SnapshotIndex(table.metadata)
+    for snapshot in iterate_ancestors(index, table.metadata.current_snapshot_id):
         if snapshot.snapshot_id == checked:
             return found
         found.append(snapshot)
