@@ -160,6 +160,23 @@ def test_types_that_do_not_resolve_are_named():
         )
 
 
+@pytest.mark.parametrize("kind", [{"type": "enum", "symbols": ["A"]}, {"type": "fixed", "size": 1}])
+def test_an_enum_or_fixed_type_of_another_name_is_not_read(kind):
+    """As Avro specifies; a name in another namespace and an alias are the same type."""
+
+    def schema(name, **more):
+        return record(of("a", {**kind, "name": name, **more}))
+
+    value = "A" if kind["type"] == "enum" else b"A"
+    encoded = encode(schema("E"), {"a": value})
+    for same in (schema("some.E"), schema("F", aliases=["E"])):
+        assert decode(schema("E"), encoded, same).values.to_pylist() == [{"a": value}]
+    with pytest.raises(
+        SchemaError, match=r"of the field a is \w+ E.*, which cannot be read as .*F"
+    ):
+        decode(schema("E"), encoded, schema("F"))
+
+
 def test_symbols_that_the_reader_does_not_have():
     def enum(*symbols, **more):
         return record(of("e", {"type": "enum", "name": "E", "symbols": [*symbols], **more}))

@@ -141,10 +141,23 @@ _NAMED = {"record", "enum", "fixed"}
 
 
 def _matches(writer: AvroType, reader: AvroType) -> bool:
-    """Return True if two types that are no unions match, promotions included."""
-    if writer.kind == reader.kind:
-        return writer.kind != "fixed" or writer.size == reader.size
-    return reader.kind in _PROMOTED.get(writer.kind, ())
+    """Return True if two types that are no unions match, promotions included.
+
+    Enums and fixed types must have the same name, ignoring namespaces. Records match by their
+    fields, also with other names, as in Avro's own implementation for Java.
+    """
+    if writer.kind != reader.kind:
+        return reader.kind in _PROMOTED.get(writer.kind, ())
+    if writer.kind in {"enum", "fixed"} and not _has_same_name(writer, reader):
+        return False
+    return writer.kind != "fixed" or writer.size == reader.size
+
+
+def _has_same_name(writer: AvroType, reader: AvroType) -> bool:
+    names = {writer.name, *writer.aliases}
+    return _short(writer.name) == _short(reader.name) or bool(
+        names & {reader.name, *reader.aliases}
+    )
 
 
 def _find_branch(writer: AvroType, union: AvroType) -> int | None:
