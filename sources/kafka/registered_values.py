@@ -17,7 +17,13 @@ from krishiv_spark.arrow.json_types import JsonRules
 from krishiv_spark.arrow.parsed_values import ParsedValues, UnknownFields
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OffsetError, OptionError, SchemaError
-from krishiv_spark.kafka.schemas.frames import Framed, WireFormat, join_headers, read_frames
+from krishiv_spark.kafka.schemas.frames import (
+    Framed,
+    WireFormat,
+    find_glue_version,
+    join_headers,
+    read_frames,
+)
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
 from krishiv_spark.kafka.schemas.registry import (
     Part,
@@ -45,6 +51,11 @@ _BEGINNINGS: dict[WireFormat, str] = {
     "'registry.wire.format' with the settings of the writer",
 }
 """By the form of headers: the fault of a value that does not begin with one."""
+_OF_GLUE = (
+    "begins as a serializer of AWS Glue's schema registry writes it (with the schema version {}), "
+    "which is not read: read the values with 'valueFormat' = 'raw' and decode them by AWS's "
+    "library, or let the writer use a registry with Confluent's interface"
+)
 
 
 def find_schema(options: KafkaSourceOptions, part: Part = "value") -> ReaderSchema:
@@ -212,7 +223,8 @@ class RegisteredValues:
             return "is missing (a tombstone)"
         frames = read_frames(pa.array([value], pa.binary()), self._wire)
         if not frames.find_ids():
-            return _BEGINNINGS[self._wire]
+            version = find_glue_version(value)
+            return _BEGINNINGS[self._wire] if version is None else _OF_GLUE.format(version)
         (number,) = frames.find_ids()
         decoder = self._decoder(frames.guids.get(number, number))
         if isinstance(decoder, str):

@@ -1,5 +1,6 @@
 """Avro values beside a real registry and the records of Confluent's own serializer."""
 
+import json
 import os
 import signal
 import uuid
@@ -9,15 +10,18 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from confluent_kafka.schema_registry import SchemaReference
 from registries import registry  # noqa: F401  a fixture
 
+from krishiv_spark.cli import main
 from krishiv_spark.errors import KrishivError, OffsetError, OptionError, SchemaError
 from krishiv_spark.kafka.schemas.registry import (
     RegistrySettings,
     SchemaRegistry,
     open_registry,
 )
+from krishiv_spark.sources.kafka.offset import KafkaOffset
 from krishiv_spark.sources.kafka.options import KafkaSourceOptions
 from krishiv_spark.sources.kafka.registered_values import (
     RegisteredValues,
@@ -100,6 +104,11 @@ BAD = [
     (b'{"id":1}', "does not begin as a serializer"),
     (b"\0\x7f\xff\xff\xff\x02", "has the schema 2147483647: the schema registry"),
     (b"\0%s\x80", "is not valid for its schema: field id: it ends too early"),
+    (
+        b"\3\0" + uuid.UUID(int=7).bytes + b"\2",
+        "begins as a serializer of AWS Glue's schema registry writes it",
+    ),
+    (b"\3\1" + bytes(17), "does not begin as a serializer"),
 ]
 
 
@@ -195,6 +204,7 @@ def test_a_registry_that_is_away_is_waited_for(registry, topic, caplog):  # noqa
         assert "waiting for the schema registry" in caplog.text
     finally:
         registry.server.start()  # with nothing in it: it keeps its schemas in memory
+        open_registry.cache_clear()  # ids are given again, to other schemas
     with pytest.raises(SchemaError, match="does not have the schema 999"):
         away.find(999)
 
@@ -254,3 +264,27 @@ def test_no_secret_is_shown():
         assert KafkaSourceOptions.secret_keys({plain: "http://127.0.0.1:1,http://x:2"}) == set()
         hidden = {plain: "http://127.0.0.1:1,http://me:hidden-word@x:2"}
         assert KafkaSourceOptions.secret_keys(hidden) == {plain}
+
+
+def test_the_status_shows_newer_versions(registry, topic, tmp_path, monkeypatch):  # noqa: F811
+    """And a registry that is away, for which records with unknown ids wait."""
+    registry.register(f"{topic}-value", record(ID))
+    known = pin(find_schema(options(registry, topic)), options(registry, topic))
+    position = KafkaOffset(topics={topic: {"0": 5}}, value_schema=known)
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").write_text(json.dumps({"id": "q"}))
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(position.to_dict())}")
+    monkeypatch.setenv("KRISHIV_TEST_REGISTRY", registry.url)
+
+    def status():
+        url = "registry.url=${env:KRISHIV_TEST_REGISTRY}"
+        done = CliRunner().invoke(main, ["status", str(tmp_path), "-o", url])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    line = f"schema      values of source 0 are read with version 1 of '{topic}-value', "
+    assert f"{line}the newest\n" in status()
+    registry.register(f"{topic}-value", record(ID, PRICE))
+    assert f"{line}and the newest is version 2: the next start needs 'registry.version'" in status()
+    monkeypatch.setenv("KRISHIV_TEST_REGISTRY", "http://127.0.0.1:1")
+    assert "not known   schemas: the schema registry http://127.0.0.1:1 was asked for" in status()

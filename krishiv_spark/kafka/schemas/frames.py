@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
 
-__all__ = ["Framed", "WireFormat", "join_headers", "read_frames"]
+__all__ = ["Framed", "WireFormat", "find_glue_version", "join_headers", "read_frames"]
 
 WireFormat: TypeAlias = Literal["confluent", "headers", "apicurio"]
 """The location of the schema's id: before the data in four bytes (``confluent``), in a header of
@@ -25,6 +25,8 @@ _GUID_BYTES = 16
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/"""
 _FIRST_GUID = 2**62
 """Number of the first GUID of a batch, where ids of schemas end."""
+_GLUE_VERSION, _GLUE_COMPRESSIONS, _GLUE_BYTES = 3, {0, 5}, 18
+"""The header of AWS Glue's serializers: a version, the compression (0 none, 5 zlib), and a UUID."""
 _NO_VALUE = -1
 _BAD = -2
 
@@ -129,6 +131,15 @@ def join_headers(values: pa.BinaryArray, headers: pa.ListArray, part: str) -> pa
     before = flat.field("value").take(pa.array(which, mask=which < 0))
     before = pc.coalesce(before, pa.scalar(b"", before.type))
     return pc.binary_join_element_wise(before, values, b"")
+
+
+def find_glue_version(value: bytes) -> str | None:
+    """Return the schema version that a header of AWS Glue's registry names; None without one."""
+    if len(value) < _GLUE_BYTES or value[0] != _GLUE_VERSION:
+        return None
+    if value[1] not in _GLUE_COMPRESSIONS:
+        return None
+    return str(UUID(bytes=value[2:_GLUE_BYTES]))
 
 
 def _buffers(values: pa.BinaryArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:

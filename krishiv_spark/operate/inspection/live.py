@@ -1,4 +1,4 @@
-"""The state that live systems report of a query: its lag, and its invisible rows.
+"""The state that live systems report of a query: its lag, its schemas and its invisible rows.
 
 This module only reads. A state that cannot be determined is reported, and is not an error, since
 the other states are still useful.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import KrishivError
+from krishiv_spark.operate.inspection.pinned_schemas import compare_schemas
 from krishiv_spark.operate.inspection.positions import offsets_by_topic
 from krishiv_spark.operate.inspection.query_status import (
     CheckpointStatus,
@@ -60,6 +61,7 @@ class LiveStatus:
         staged_files: Number of files in the table that are invisible to readers; None if it was not
             requested.
         staged_bytes: Size of these files.
+        schemas: A line for each schema of a registry with which the query reads.
         unknown: States that could not be determined, with the reason.
     """
 
@@ -67,6 +69,7 @@ class LiveStatus:
     transactions: tuple[str, ...] | None = None
     staged_files: int | None = None
     staged_bytes: int | None = None
+    schemas: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
@@ -77,8 +80,8 @@ def inspect_live_systems(
 
     Args:
         status: The state of the query by its folders.
-        given: Options of its source and sink, with the connection to Kafka and the store of the
-            table.
+        given: Options of its source and sink, with the connection to Kafka, the schema registry
+            and the store of the table.
         table: The folder of the table, if the sink is krishiv-parquet.
 
     Raises:
@@ -95,6 +98,14 @@ def inspect_live_systems(
             if isinstance(error, ValueError):  # an option
                 raise
             unknown.append(f"Kafka: {error}")
+    schemas: tuple[str, ...] = ()
+    if status.newest is not None:
+        try:
+            schemas = tuple(compare_schemas(status.newest.offsets, given))
+        except KrishivError as error:
+            if isinstance(error, ValueError):  # an option
+                raise
+            unknown.append(f"schemas: {error}")
     staged = (
         None
         if table is None
@@ -105,6 +116,7 @@ def inspect_live_systems(
         transactions,
         None if staged is None else len(staged),
         None if staged is None else sum(staged),
+        schemas,
         tuple(unknown),
     )
 

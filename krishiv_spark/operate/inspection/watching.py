@@ -213,6 +213,7 @@ def _live(live: LiveStatus, *, several: bool) -> Iterator[str]:
         where = f"topic {lag.topic}, {lag.partitions} partitions"
         held = f"; {lag.held_back} more are blocked by open transactions" if lag.held_back else ""
         yield f"lag         {of_source}{lag.waiting} offsets after the newest epoch, {where}{held}"
+    yield from (f"schema      {line}" for line in live.schemas)
     if live.staged_files is not None:
         size = live.staged_bytes
         yield f"staged      {live.staged_files} files of {size} bytes, invisible to readers"
