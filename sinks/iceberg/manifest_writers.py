@@ -31,7 +31,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import TableProperties
 
-from krishiv_spark.iceberg._pyiceberg import write_header
+from krishiv_spark.iceberg._pyiceberg import copy_manifest, write_header
 from krishiv_spark.iceberg.own_files import create_metadata_uuid
 from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.iceberg.table_schema import get_manifest_schema
@@ -170,6 +170,9 @@ class WrittenManifests:
     def get(self, content: Hashable, write: Callable[[], ManifestFile]) -> ManifestFile:
         """Return the manifest of a content, which is written for the first attempt that needs it.
 
+        Each call returns another copy: PyIceberg writes the sequence number of an attempt into the
+        manifests that it lists, and the next attempt has another number.
+
         Args:
             content: Identifies the entries, their order, and the schema of the table.
             write: Writes the manifest.
@@ -177,7 +180,7 @@ class WrittenManifests:
         found = self._manifests.get(content)
         if found is None:
             found = self._manifests[content] = write()
-        return found
+        return copy_manifest(found)
 
 
 def write_unlisted_manifest(table: Table, files: Sequence[DataFile]) -> str:

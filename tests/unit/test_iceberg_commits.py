@@ -252,6 +252,23 @@ def test_an_attempt_after_a_lost_race_writes_only_its_list(tmp_path, monkeypatch
     }
     there = {str(path) for path in tmp_path.glob("**/*-m*.avro")}
     assert there == {path.removeprefix("file://") for path in listed}
+    assert_numbered_as_committed(table_of(tmp_path))
     rows = table_of(tmp_path).scan().to_arrow()["id"].to_pylist()
     expected = [*range(70), 77] if mode else [*range(70), 3, 77]
     assert sorted(rows) == sorted([*expected, *([90] if branch == "main" else [])])
+
+
+def assert_numbered_as_committed(table):
+    """The files of the newest snapshot have its number: an equality delete from before spares them.
+
+    PyIceberg and Iceberg-Java read the number from the list of manifests.
+    """
+    snapshot = table.current_snapshot()
+    listed = snapshot.manifests(table.io)
+    own = [one for one in listed if one.added_snapshot_id == snapshot.snapshot_id]
+    assert own
+    assert {one.sequence_number for one in own} == {snapshot.sequence_number}
+    for manifest in own:
+        for entry in manifest.fetch_manifest_entry(table.io):
+            if entry.snapshot_id == snapshot.snapshot_id:
+                assert entry.sequence_number == snapshot.sequence_number
