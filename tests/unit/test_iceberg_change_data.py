@@ -311,8 +311,31 @@ def test_the_later_position_wins_if_a_key_is_in_two_partitions(tmp_path):
     mirror = Mirror(tmp_path)
     first = to_json({"id": 1}), write_event("c", None, {"id": 1, "n": 1, "text": "old"}, 5)
     later = to_json({"id": 1}), write_event("u", None, {"id": 1, "n": 2, "text": "new"}, 9)
-    mirror.epoch(0, pa.concat_tables([to_rows([first], 1000), to_rows([later], 3)]))
+    new = to_rows([later], 3)
+    new = new.set_column(3, "partition", pa.array([1], pa.int32()))
+    mirror.epoch(0, pa.concat_tables([new, to_rows([first], 1000)]))
     assert mirror.rows() == [{"id": 1, "n": 2, "text": "new"}]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_events_of_another_server_are_the_newest_although_their_positions_are_lower(tmp_path, size):
+    """Wherever epochs end: also a delete, and a value that an event leaves out."""
+    events = [
+        *[("c", {"id": 1, "n": 1, "text": "a"}, 5000), ("c", {"id": 2, "n": 1, "text": "b"}, 5001)],
+        *[("u", {"id": 1, "n": 2, "text": "new"}, 100), ("d", {"id": 2}, 101)],
+        ("u", {"id": 1, "n": 3, "text": PLACEHOLDER}, 102),
+    ]
+    mirror = Mirror(tmp_path)
+    records = [
+        (
+            to_json({"id": row["id"]}),
+            write_event(op, row if op == "d" else None, None if op == "d" else row, position),
+        )
+        for op, row, position in events
+    ]
+    for first in range(0, len(records), size):
+        mirror.apply(records[first : first + size], first)
+    assert mirror.rows() == [{"id": 1, "n": 3, "text": "new"}]
 
 
 def test_the_columns_of_an_existing_table_need_no_declaration(tmp_path):

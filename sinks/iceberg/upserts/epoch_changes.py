@@ -100,6 +100,38 @@ class _LastChanges:
 _NO_NUMBERS = np.empty(0, np.int64)
 
 
+def _have_positions(changes: pa.Table) -> bool:
+    """Return True if each upsert has a position of the database's log."""
+    has_position = pc.or_(changes[POSITION].is_valid(), changes[DELETES])
+    return bool(pc.all(has_position, min_count=0).as_py())
+
+
+def _find_split(changes: pa.Table, keys: Sequence[str]) -> pa.ChunkedArray | None:
+    """Return whether the key of each change is in several partitions, or in an unknown one.
+
+    A key is in two of them after a topic got more partitions.
+
+    Returns:
+        A column of flags; None if no key is.
+    """
+    names = changes[PARTITION].combine_chunks()
+    if names.null_count or changes[ORDER].null_count:
+        return pa.chunked_array([pa.array(np.ones(len(names), np.bool_))])
+    numbers = names.dictionary_encode()
+    if len(numbers.dictionary) <= 1:
+        return None
+    own = list(keys)
+    placed = changes.select(own).append_column(_GROUP, numbers.indices)
+    found = placed.group_by(own).aggregate([(_GROUP, "min"), (_GROUP, "max")])
+    split = found.filter(pc.less(found[f"{_GROUP}_min"], found[f"{_GROUP}_max"])).select(own)
+    if not split.num_rows:
+        return None
+    rows = changes.select(own).append_column(_ROW, pa.array(np.arange(changes.num_rows)))
+    flags = np.zeros(changes.num_rows, np.bool_)
+    flags[rows.join(split, own, join_type="left semi")[_ROW].to_numpy()] = True
+    return pa.chunked_array([pa.array(flags)])
+
+
 def number_keys(rows: pa.Table, keys: pa.Table) -> np.ndarray[Any, Any]:
     """Return for each row the number of its key among distinct keys."""
     own = keys.column_names
@@ -298,7 +330,7 @@ class EpochChanges:
         chosen = _find_earlier_keys(changes, groups, wanted)
         # A tombstone has no position, and its delete is another change, or was one.
         is_redundant = changes[DELETES].to_numpy() & changes[POSITION].is_null().to_numpy()
-        is_redundant &= POSITION in self._list_orders(changes)
+        is_redundant &= self._upsert_spec.order == ORDER and _have_positions(changes)
         return np.where(chosen[groups] & ~is_redundant, groups, -1), wanted
 
     def _find_live(self, changes: pa.Table, ranks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -336,7 +368,7 @@ class EpochChanges:
     def _sort_changes(self, changes: pa.Table) -> np.ndarray[Any, Any]:
         """Return the indices of changes by order, then index: the winner of a key is last."""
         indices = np.arange(changes.num_rows)
-        orders = [changes[name] for name in self._list_orders(changes)]
+        orders = self._list_orders(changes)
         if not orders:
             return indices
         rising: list[tuple[Any, str]] = []
@@ -345,17 +377,22 @@ class EpochChanges:
             rising += [(valid, "ascending"), (order, "ascending")]
         return np.asarray(sort_indices([*rising, (pa.array(indices), "ascending")]))
 
-    def _list_orders(self, changes: pa.Table) -> list[str]:
+    def _list_orders(self, changes: pa.Table) -> list[pa.ChunkedArray]:
         """Return the columns by which the later one of two changes of a key is known.
 
-        Offsets of several partitions are not comparable, and a key may be in two of them after a
-        topic got more partitions. So positions of the database's log come first, if each upsert
-        has one.
+        A partition is in the order of the database, and its positions start again if the database
+        moves to another server. So positions of the database's log count only for keys in several
+        partitions, whose offsets are not comparable.
         """
-        if self._upsert_spec.order != ORDER:
-            return [] if self._upsert_spec.order is None else [self._upsert_spec.order]
-        has_position = pc.or_(changes[POSITION].is_valid(), changes[DELETES])
-        return [POSITION, ORDER] if pc.all(has_position, min_count=0).as_py() else [ORDER]
+        order = self._upsert_spec.order
+        if order != ORDER:
+            return [] if order is None else [changes[order]]
+        if not _have_positions(changes):
+            return [changes[ORDER]]
+        is_split = _find_split(changes, self._upsert_spec.keys)
+        if is_split is None:
+            return [changes[ORDER]]
+        return [pc.if_else(is_split, changes[POSITION], None), changes[ORDER]]
 
     def read_batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Read all changes in a fixed order: some of their columns, or all."""
