@@ -230,6 +230,10 @@ class Options(LateModel):
     name of the field. They are not options of the connector; using one is an error with this
     text."""
 
+    foreign: ClassVar[Mapping[str, str]] = {}
+    """Alternatives to options that users know from another connector and this one does not have, by
+    their names in lower case; using one is an error with this text."""
+
     @classmethod
     def parse(cls, given: Mapping[str, str], format_name: str) -> Self:
         """Parse the user's options, or return the cached result: options do not change.
@@ -292,6 +296,9 @@ class Options(LateModel):
                 continue
             if field is None and (gatherer := cls._gatherer(key.lower())) is not None:
                 values.setdefault(gatherer, {})[key] = value
+            elif field is None and key.lower() in cls.foreign:
+                why = f"{format_name}: there is no option {key!r}: {cls.foreign[key.lower()]}"
+                faults.append(OptionFault(key, why))
             elif field is None:
                 faults += _unknown(key, cls, format_name)
             elif field in cls.unsupported:

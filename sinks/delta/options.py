@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from krishiv_spark.delta.options import FORMAT, DeltaOptions
+from krishiv_spark.delta.options import DeltaOptions
 from krishiv_spark.options import ByteSize, DistinctNames, Duration
 from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sinks.options import CheckpointOptions
@@ -17,6 +17,17 @@ __all__ = ["DeltaSinkOptions"]
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.01, 2.0
 
 _PROPERTY = "tableproperty."
+
+
+_UPSERTS = (
+    "deltalake merges rows in one process, outside of the commit that checks the mark. Use "
+    "foreachBatch with delta-spark's MERGE, and 'txnAppId' and 'txnVersion', or krishiv-iceberg"
+)
+_REPLACED = (
+    "an epoch or a batch replaces all rows or none: use delta-spark for it in foreachBatch, with "
+    "'txnAppId' and 'txnVersion'"
+)
+_MAINTENANCE = "run delta-spark's OPTIMIZE, or deltalake's, beside the query"
 
 
 def _strip_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
@@ -29,6 +40,28 @@ class DeltaSinkOptions(DeltaOptions, CheckpointOptions):
     collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **CheckpointOptions.collects_prefixes,
         "table_properties": (_PROPERTY,),
+    }
+
+    foreign: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("keycolumns", "opcolumn", "ordercolumn", "orderscope", "updatemode"),
+            f"upserts are not supported: {_UPSERTS}",
+        ),
+        **dict.fromkeys(
+            ("changeformat", "truncateevents", "missingvalues", "tableschema"),
+            f"change data is not applied: {_UPSERTS}",
+        ),
+        "mergeschema": "set 'schemaEvolution' = 'add'",
+        "overwriteschema": "other columns need a new table, or ALTER TABLE in delta-spark",
+        "replacewhere": _REPLACED,
+        "partitionoverwritemode": _REPLACED,
+        "dynamicpartitionoverwrite": _REPLACED,
+        "optimizewrite": "set 'targetFileSize', and repartition the rows by the partition columns",
+        "autocompact": _MAINTENANCE,
+        "compact": _MAINTENANCE,
+        "epochlog": "the table has the epochs itself; leave the option out",
+        "datachange": "each row counts as new: use delta-spark to rewrite rows",
+        "clusterby": "create the table with delta-spark, which also clusters it (OPTIMIZE)",
     }
 
     mode: Literal["append"] = Field(
@@ -86,11 +119,11 @@ class DeltaSinkOptions(DeltaOptions, CheckpointOptions):
     @classmethod
     def _refuse_upserts(cls, given: object) -> object:
         if str(given).lower() in {"upsert", "merge", "update"}:
-            raise ValueError(
-                "upserts are not supported: deltalake merges rows in one process and outside of "
-                "the commit that checks the mark. Use foreachBatch with delta-spark's MERGE, and "
-                f"'txnAppId' and 'txnVersion', or {FORMAT.replace('delta', 'iceberg')}"
-            )
+            raise ValueError(f"upserts are not supported: {_UPSERTS}")
+        if str(given).lower() == "scd2":
+            raise ValueError("histories are not supported: use krishiv-iceberg")
+        if str(given).lower() in {"overwrite", "complete"}:
+            raise ValueError("write df.write.mode('overwrite'), or outputMode('complete')")
         return given
 
     def commit_backoff(self) -> Backoff:

@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+import duckdb
 import pytest
 from delta_reader import LogReader
 from deltalake import DeltaTable
@@ -37,6 +38,40 @@ def test_kills_between_parquet_and_delta_lose_and_repeat_nothing(job):
 @pytest.mark.soak
 def test_sixty_kills_between_parquet_and_delta(job):
     copy_with_kills(job, 20 * FILES, 60)
+
+
+@pytest.mark.crash
+@pytest.mark.long  # a minute; what dies without Spark is in tests/kit
+@pytest.mark.timeout(2400)
+def test_kills_of_a_fanout_with_delta_leave_each_epoch_in_all_targets_or_in_none(job, tmp_path):
+    targets = {
+        "odd": {"format": "krishiv-delta", "path": str(tmp_path / "odd"), "partitionBy": "day"},
+        "all": {"format": "krishiv-delta", "path": str(tmp_path / "all")},
+        "even": {"format": "krishiv-parquet", "path": str(tmp_path / "even")},
+    }
+    job["format"], job["table"] = "krishiv-fanout", None
+    job["sink_options"] = {
+        f"route.{name}.{key}": text for name, own in targets.items() for key, text in own.items()
+    }
+    row = "struct(id, day)"
+    job["select"] = [f"IF(id % 2 = {n}, {row}, NULL) AS {name}" for n, name in enumerate(EVEN_ODD)]
+    job["select"] += [f"{row} AS all"]
+    make_input(Path(job["source"]), 2 * FILES, ROWS)
+    killer = Killer("stream_copy.py", job, sign="STARTED", pauses=(0.0, 5.0))
+    killer.run(2 * KILLS)
+    assert killer.kills["driver"], "everything was copied before anything was killed"
+    total = 2 * FILES * ROWS
+    for name, numbers in {"all": range(total), "odd": range(1, total, 2)}.items():
+        rows = LogReader(tmp_path / name).rows()
+        assert_each_once(Counter(rows["id"].to_pylist()), numbers, name)
+        assert_marks_grow(tmp_path / name)
+    even = duckdb.sql(f"SELECT id FROM read_parquet('{tmp_path}/even/*.parquet')").fetchall()
+    assert_each_once(Counter(n for (n,) in even), range(0, total, 2), "Parquet")
+    lists = [*tmp_path.glob("*/_krishiv/*-*.json")]
+    assert len(lists) <= 2, lists  # one for each table, if its driver died after the version
+
+
+EVEN_ODD = ("even", "odd")
 
 
 def copy_with_kills(job, files: int, kills: int) -> None:

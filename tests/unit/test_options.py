@@ -3,7 +3,7 @@
 import contextlib
 import pickle
 import re
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 from hypothesis import given
@@ -27,6 +27,7 @@ class Sample(Options):
     session_timeout: Duration = 30_000
     fetch_size: ByteSize = Field(default=1024, ge=1)
     partition_by: Names = ()
+    foreign: ClassVar = {"maxrows": "set 'maxFilesPerTrigger'"}
     mode: Literal["fast", "safe"] = "safe"
     verbose: bool = False
     api_key: SecretStr | None = Field(default=None, min_length=4)
@@ -321,3 +322,10 @@ def test_any_text_is_a_quantity_or_a_value_error(text):
 )
 def test_lists_of_names(text, names):
     assert parse(partitionBy=text).partition_by == names
+
+
+def test_an_option_of_another_connector_has_its_alternative():
+    text = "sample: there is no option 'maxRows': set 'maxFilesPerTrigger'"
+    assert refused({"topic": "t", "maxRows": "1"}) == text
+    found = Sample.find_errors({"topic": "t", "maxRows": "1"}, "sample")
+    assert [(fault.key, fault.text) for fault in found] == [("maxRows", text)]

@@ -192,9 +192,10 @@ def _translation(kind: str, old: SparkCheckpoint, given: tuple[str, ...]) -> Tra
         return FromKafka()
     if kind == "delta":
         raise click.UsageError(
-            "krishiv-spark has no source for tables of Delta Lake, so no query could continue "
-            "from that position: keep Delta's own source; its checkpoint works with every "
-            "krishiv-spark sink"
+            "positions of Delta's own source cannot be imported: keep that source, whose "
+            "checkpoint works with every krishiv-spark sink; or start krishiv-delta with a new "
+            "checkpoint, and 'startingVersion' = the version after the last one that was read "
+            "(with a smaller one rows are read again, with a greater one they are lost)"
         )
     options = dict(map(name_and_value, given))
     return FromIceberg(options) if kind == "iceberg" else FromFiles(old, options)

@@ -46,8 +46,9 @@ def status(
     The command reads the checkpoint and the epoch log and changes nothing. With the options of the
     source or sink, such as -o kafka.bootstrap.servers=b:9092, it also queries the cluster for the
     lag and for open transactions of the query, and with -o registry.url=URL the schema registry
-    for newer versions of the schemas. krishiv-iceberg has no epoch log: with the options of its
-    table, such as -o warehouse=PATH -o table=NAME, the committed epoch is read from the table.
+    for newer versions of the schemas. A sink without an epoch log has the epochs in its target:
+    with the options that name it, such as -o warehouse=PATH -o table=NAME (krishiv-iceberg) or
+    -o path=PATH (krishiv-delta), the committed epoch is read from there.
     """
     from krishiv_spark.operate.inspection.live import inspect_live_systems
     from krishiv_spark.operate.inspection.query_status import inspect_checkpoint

@@ -9,18 +9,23 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
+import pyarrow as pa
 from typing_extensions import Self
 
 from krishiv_spark.errors import CheckpointMismatch, KrishivError, OptionError
+from krishiv_spark.messages.redaction import first_line
 from krishiv_spark.offsets import State, open_log
 from krishiv_spark.operate.inspection.positions import describe_position
 from krishiv_spark.operate.moving.boundaries import is_incomplete_marker
 from krishiv_spark.parquet.layout import log_within
+from krishiv_spark.sinks.base import OutputMode, TwoPhaseCommitter
+from krishiv_spark.sinks.logged import LogCommitter
 from krishiv_spark.sinks.numbered import RECORD_SUFFIX
 from krishiv_spark.spark.checkpoint import KRISHIV, QUERY_ID_FILE, TARGET_FILES, SparkCheckpoint
 from krishiv_spark.spark.offset_log import OffsetSeq
+from krishiv_spark.spark.query_target import QueryTarget
 from krishiv_spark.storage import Storage, StoreUrl
 from krishiv_spark.storage.files import StoredEntry
 
@@ -32,6 +37,7 @@ __all__ = [
     "TableStatus",
     "inspect_checkpoint",
     "inspect_table",
+    "inspect_target",
     "list_file_sizes",
     "locate_log",
     "read_epoch_status",
@@ -40,18 +46,21 @@ __all__ = [
 
 _NAMES = {"table", "iceberg.table", "warehouse", "iceberg.warehouse"}
 _CATALOG = "catalog."
+_ICEBERG = "krishiv-iceberg"
 
 
 @dataclass(frozen=True)
 class TableStatus:
-    """The state of a query in its table.
+    """The state of a query in a target that records epochs itself, such as a table.
 
     Attributes:
-        name: The name of the table in the options.
-        is_there: True if the table exists; the first epoch may create it.
-        snapshot: Id of its newest snapshot; None if it has none.
+        name: The name of the table in the options, or of another target in the checkpoint.
+        is_there: True if the table exists; the first epoch may create it. Other targets are not
+            asked: it is True if they have an epoch.
+        snapshot: Id of its newest snapshot; None if it has none, or is no table of Iceberg.
         held: The newest committed epoch of the query; None if there is none.
         unknown: The reason if the state could not be read; None otherwise.
+        format: The format of the sink.
     """
 
     name: str
@@ -59,6 +68,7 @@ class TableStatus:
     snapshot: int | None = None
     held: int | None = None
     unknown: str | None = None
+    format: str = _ICEBERG
 
 
 def inspect_table(given: Mapping[str, str], query: str) -> TableStatus | None:
@@ -98,6 +108,58 @@ def inspect_table(given: Mapping[str, str], query: str) -> TableStatus | None:
     mark = read_committed_epoch(table.metadata, query)
     held = None if mark is None else mark.epoch
     return TableStatus(options.table_name, is_there=True, snapshot=newest, held=held)
+
+
+def inspect_target(target: QueryTarget, given: Mapping[str, str], query: str) -> TableStatus | None:
+    """Read the newest epoch of a query from a target without an epoch log; changes nothing.
+
+    Any process that reaches it.
+
+    Args:
+        target: The target that the checkpoint records.
+        given: Options of its sink, which may include those of a source.
+        query: Id of the query.
+
+    Returns:
+        The state; None if the format is not installed or has epoch logs, or the options do not
+        name a target.
+
+    Raises:
+        OptionError: If an option is invalid.
+    """
+    from krishiv_spark.formats import find_format
+
+    source = find_format(target.format)
+    if source is None or source.writer_type is None:
+        return None
+    own = source.writer_type.options_type.select(given)
+    if all(key.lower().startswith("storage.") for key in own):
+        return None  # these may be for the store of the checkpoint
+    kind, options = source.open_sink(own)
+    # There are no columns, since nothing is written.
+    writer = kind(options, pa.schema([]), OutputMode.APPEND, streaming=True)
+    committer = writer.committer()
+    if not _has_epochs_in_target(committer):
+        return None
+    try:
+        named = writer.describe_target()
+        if named is not None and not target.is_same(named):
+            raise OptionError(f"the query writes to {target}, and the options name {named}")
+        mark = committer.peek_committed(query)
+    except (KrishivError, OSError) as error:
+        shown = first_line(str(error), options.secrets())
+        return TableStatus(target.name, unknown=shown, format=target.format)
+    held = None if mark is None else mark.epoch
+    return TableStatus(target.name, held is not None, held=held, format=target.format)
+
+
+def _has_epochs_in_target(committer: object) -> TypeGuard[TwoPhaseCommitter[Any]]:
+    """Return True if a sink has no epoch log, and its committer reads epochs without a change."""
+    return (
+        isinstance(committer, TwoPhaseCommitter)
+        and not isinstance(committer, LogCommitter)
+        and type(committer).peek_committed is not TwoPhaseCommitter.peek_committed
+    )
 
 
 class _Epoch(Protocol):
@@ -266,7 +328,7 @@ class CheckpointStatus:
         query: The id of the query in `metadata`.
         newest: The newest epoch that was planned; None before the first.
         log: Its epoch log; None if none was found.
-        table: The state in its table, for a sink without a log; None if the options name no table.
+        table: The state in its target, for a sink without a log; None if the options name none.
         next: A description of the next start's actions.
         targets: The targets of the query, by output of `forEachBatchMode`; the key is empty for a
             query with one sink. Empty if the checkpoint records no target.
@@ -294,7 +356,7 @@ def inspect_checkpoint(
         checkpoint: The checkpoint of the query.
         table: The folder of its table, if the sink is krishiv-parquet, which has the log there.
         epoch_log: The option ``epochLog`` of its sink, if it is set.
-        given: Options of its sink, which name the table of krishiv-iceberg.
+        given: Options of its sink, which name the target if that has no epoch log.
 
     Raises:
         OptionError: If there is no checkpoint, or an option is invalid.
@@ -329,7 +391,22 @@ def _look(
 ) -> tuple[EpochStatus | None, LogStatus | None, TableStatus | None]:
     newest = _newest(checkpoint)
     log = _log_status(place, query, checkpoint)
-    return newest, log, inspect_table(given, query) if log is None else None
+    return newest, log, _inspect_without_log(checkpoint, given, query) if log is None else None
+
+
+def _inspect_without_log(
+    checkpoint: SparkCheckpoint, given: Mapping[str, str], query: str
+) -> TableStatus | None:
+    found = inspect_table(given, query)
+    if found is not None or not given:
+        return found
+    try:
+        target = checkpoint.recorded_target()
+    except CheckpointMismatch:
+        return None  # `_targets` reports it
+    if target is None or target.format == _ICEBERG:
+        return None
+    return inspect_target(target, given, query)
 
 
 def _newest(checkpoint: SparkCheckpoint) -> EpochStatus | None:

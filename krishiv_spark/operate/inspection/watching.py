@@ -252,8 +252,8 @@ def rate_cells(pace: EpochRate) -> tuple[str, str, str, str, str, str]:
 def _log(log: LogStatus | None, live: LiveStatus) -> Iterator[str]:
     if log is None:
         yield (
-            "epoch log   none here: give --table or --epoch-log, or of krishiv-iceberg, which has "
-            "none, the options that name its table"
+            "epoch log   none here: give --table or --epoch-log; or the options that name the "
+            "target, such as -o path=…, for a sink without a log: its target has the epochs"
         )
         return
     held = "no epoch" if log.held is None else f"epochs up to {log.held}"
@@ -282,11 +282,14 @@ def _letters(letters: LetterStatus) -> Iterator[str]:
 
 
 def _table(table: TableStatus) -> Iterator[str]:
-    if table.unknown is not None:
+    held = "no epoch of the query" if table.held is None else f"epochs up to {table.held}"
+    if table.format != "krishiv-iceberg":
+        shown = held if table.unknown is None else f"not known: {table.unknown}"
+        yield f"target      {table.format} {table.name}: committed: {shown}"
+    elif table.unknown is not None:
         yield f"not known   the epoch of table {table.name}: {table.unknown}"
     elif not table.is_there:
         yield f"table       {table.name} does not exist yet"
     else:
-        held = "no epoch of the query" if table.held is None else f"epochs up to {table.held}"
         newest = "no snapshot" if table.snapshot is None else f"snapshot {table.snapshot}"
         yield f"table       {table.name}: committed: {held}; {newest}"
