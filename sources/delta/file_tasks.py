@@ -87,16 +87,14 @@ def _read_range(
     with open_file(path, None, files) as opened:
         projection = _DeltaProjection.of(opened.parquet, piece.file, columns)
         _check_rows(opened.parquet, piece.file, path)
-        deleted = piece.file.deleted
-        gone = None if deleted is None else np.frombuffer(deleted, np.int64)
+        choice = _RowChoice.of(piece.file)
         # If no column is needed, any column gives the number of rows.
         names = sorted({*projection.stored.values()}) or opened.parquet.schema.names[:1]
         size = piece.file.size
         for first, batch in read_row_groups(
             opened.parquet, piece, size, names, expect=opened.expect
         ):
-            rows = batch if gone is None else _without(batch, first, gone)
-            yield projection.fit(rows)
+            yield projection.fit(batch if choice is None else choice.select(batch, first))
 
 
 @dataclass(frozen=True)
@@ -143,16 +141,34 @@ def _match_columns(wanted: Sequence[str], given: Sequence[str]) -> dict[str, str
     return {name: given[index] for name, index in pairs if index is not None}
 
 
-def _without(
-    batch: pa.RecordBatch, first: int, deleted: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> pa.RecordBatch:
-    """Return consecutive rows, of which the first has a given position, without deleted ones."""
-    low, high = np.searchsorted(deleted, (first, first + batch.num_rows))
-    if low == high:
-        return batch
-    flags = np.ones(batch.num_rows, bool)
-    flags[deleted[low:high] - first] = False
-    return batch.filter(pa.array(flags))
+@dataclass(frozen=True)
+class _RowChoice:
+    """The rows of a file that are read, by their positions in it.
+
+    Attributes:
+        positions: Positions, ascending.
+        keeps: True if only these rows are read; False if all others are.
+    """
+
+    positions: np.ndarray[tuple[int], np.dtype[np.int64]]
+    keeps: bool
+
+    @classmethod
+    def of(cls, file: DeltaFile) -> _RowChoice | None:
+        """Return the choice for a file; None if all its rows are read."""
+        given = file.deleted if file.only is None else file.only
+        if given is None:
+            return None
+        return cls(np.frombuffer(given, np.int64), keeps=file.only is not None)
+
+    def select(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+        """Return the chosen ones of consecutive rows, of which the first has a given position."""
+        low, high = np.searchsorted(self.positions, (first, first + batch.num_rows))
+        if low == high and not self.keeps:
+            return batch
+        flags = np.full(batch.num_rows, not self.keeps)
+        flags[self.positions[low:high] - first] = self.keeps
+        return batch.filter(pa.array(flags))
 
 
 def _check_rows(file: ParquetInput, known: DeltaFile, path: str) -> None:

@@ -18,8 +18,8 @@ from krishiv_spark.arrow.schemas import select_columns
 from krishiv_spark.delta.column_types import read_columns
 from krishiv_spark.delta.opening import open_table
 from krishiv_spark.delta.options import FORMAT
-from krishiv_spark.errors import OptionError
 from krishiv_spark.sources.base import Limit, StreamReader
+from krishiv_spark.sources.delta.change_feed import add_feed_columns, without_feed_columns
 from krishiv_spark.sources.delta.data_skipping import skip_files
 from krishiv_spark.sources.delta.file_tasks import DeltaTask, plan_tasks, read_task
 from krishiv_spark.sources.delta.offset import DeltaOffset
@@ -50,8 +50,10 @@ class DeltaReader(StreamReader[DeltaOffset, DeltaTask]):
     def infer_schema(self) -> pa.Schema:
         """Return the columns of the table, or those of the option `columns`."""
         version = None if self.streaming else self.options.version_as_of
-        table = open_table(self.options, version)
-        return select_columns(read_columns(table), self.options.columns, FORMAT)
+        columns = read_columns(open_table(self.options, version))
+        if self.options.read_change_feed:
+            columns = add_feed_columns(columns)
+        return select_columns(columns, self.options.columns, FORMAT)
 
     # --- positions
 
@@ -63,12 +65,8 @@ class DeltaReader(StreamReader[DeltaOffset, DeltaTask]):
         Raises:
             OptionError: If an option has no meaning in a stream, or in a batch.
         """
-        refused = self.options.list_meaningless(streaming=self.streaming)
-        if refused:
-            other = "batch reads" if self.streaming else "streams"
-            raise OptionError(f"{FORMAT}: option {refused[0]!r} is for {other}")
-        given = self.options.starting_version
-        return DeltaOffset(at="current" if given is None else f"version {given}")
+        self.options.check_use(streaming=self.streaming)
+        return DeltaOffset(at=self.options.name_start())
 
     def latest(self, start: DeltaOffset, limit: Limit) -> DeltaOffset:
         """Read the log, and list the files of new versions, up to the end of the next batch."""
@@ -94,7 +92,7 @@ class DeltaReader(StreamReader[DeltaOffset, DeltaTask]):
         if start == end:
             return []
         most = self.options.max_partition_bytes
-        if self.streaming:
+        if self.streaming or self.options.read_change_feed:
             return plan_tasks(self._stream.list_files(start, end), most)
         assert end.spot is not None, end
         table = open_table(self.options, end.spot.version)
@@ -112,4 +110,7 @@ class DeltaReader(StreamReader[DeltaOffset, DeltaTask]):
 
     @cached_property
     def _stream(self) -> VersionStream:
-        return VersionStream(self.options, self._schema)
+        columns = self._schema
+        if self.options.read_change_feed:
+            columns = without_feed_columns(columns)
+        return VersionStream(self.options, columns)

@@ -25,7 +25,15 @@ from krishiv_spark.storage.paths import check_name_within
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["DeltaFile", "VersionChanges", "list_snapshot", "read_changes", "read_snapshot_table"]
+__all__ = [
+    "DeltaFile",
+    "VersionChanges",
+    "check_path",
+    "list_snapshot",
+    "read_changes",
+    "read_snapshot_table",
+    "to_constants",
+]
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class DeltaFile:
         rows: Number of its rows by the log; None if it is not known.
         constants: Names and values of partition columns.
         deleted: Positions of deleted rows, ascending, as bytes of int64; None for none.
+        only: Positions of the only rows that are read, in the same form; None for all.
     """
 
     path: str
@@ -45,6 +54,7 @@ class DeltaFile:
     rows: int | None
     constants: tuple[tuple[str, pa.Scalar], ...]
     deleted: bytes | None = None
+    only: bytes | None = None
 
 
 def read_snapshot_table(table: DeltaTable) -> pa.Table:
@@ -73,17 +83,33 @@ def list_snapshot(options: DeltaOptions, table: DeltaTable, found: pa.Table) -> 
     files = []
     for number, (encoded, size, count) in enumerate(rows):
         path = unquote(encoded)  # the library lists it as the log has it
-        constants = _to_constants(found.column("partition")[number]) if has_partition else ()
+        constants = tuple(found.column("partition")[number].items()) if has_partition else ()
         gone = deleted.get(path)
-        files.append(DeltaFile(_check_path(options, path), size, count, constants, gone))
+        files.append(DeltaFile(check_path(options, path), size, count, constants, gone))
     return files
 
 
-def _to_constants(values: pa.StructScalar) -> tuple[tuple[str, pa.Scalar], ...]:
-    return tuple(values.items())
+def to_constants(
+    action: Mapping[str, Any], columns: pa.Schema, path: str
+) -> tuple[tuple[str, pa.Scalar], ...]:
+    """Return the values of partition columns in an action of the log.
+
+    Args:
+        action: The action of a file.
+        columns: Columns of the table.
+        path: The file, for messages.
+
+    Raises:
+        SchemaError: If a text is not valid for the type of its column.
+    """
+    return tuple(
+        (name, from_text(text, columns.field(name), path))
+        for name, text in (action.get("partitionValues") or {}).items()
+        if name in columns.names
+    )
 
 
-def _check_path(options: DeltaOptions, path: str) -> str:
+def check_path(options: DeltaOptions, path: str) -> str:
     """Refuse a file outside of the table: another user may have written the log.
 
     Raises:
@@ -137,11 +163,15 @@ class VersionChanges:
         kind: "append" if it only adds rows, "delete" if it only deletes them, "change" if it does
             both, "none" if the rows stay the same, as in a compaction.
         adds: The actions of the files that it adds with new rows.
+        removes: The actions of the files that it removes with their rows.
+        cdc: The actions of its files of changes, which only a change data feed reads.
         columns: The columns that it gives the table; None if it leaves them.
     """
 
     kind: Literal["append", "delete", "change", "none"]
     adds: Sequence[Mapping[str, Any]] = ()
+    removes: Sequence[Mapping[str, Any]] = ()
+    cdc: Sequence[Mapping[str, Any]] = ()
     columns: pa.Schema | None = None
 
     def list_files(
@@ -149,12 +179,8 @@ class VersionChanges:
     ) -> Iterator[DeltaFile]:
         """Yield the files, in the order of the log."""
         for add in self.adds:
-            path = _check_path(options, unquote(add["path"]))
-            constants = tuple(
-                (name, from_text(text, columns.field(name), path))
-                for name, text in (add.get("partitionValues") or {}).items()
-                if name in columns.names
-            )
+            path = check_path(options, unquote(add["path"]))
+            constants = to_constants(add, columns, path)
             rows = json.loads(add.get("stats") or "{}").get("numRecords")
             yield DeltaFile(path, add["size"], rows, constants, deleted.get(path))
 
@@ -179,13 +205,12 @@ def read_changes(options: DeltaOptions, version: int) -> VersionChanges:
             "cleaned up before it was read ('delta.logRetentionDuration'). Start with another "
             "checkpoint, and keep the log for longer than a query may be down"
         )
-    adds, removes, columns = [], 0, None
+    found: dict[str, list[Mapping[str, Any]]] = {"add": [], "remove": [], "cdc": []}
+    columns = None
     try:
         for kind, body in list_actions(commit):
-            if kind == "add" and body["dataChange"]:
-                adds.append(body)
-            elif kind == "remove" and body["dataChange"]:
-                removes += 1
+            if kind == "cdc" or (kind in found and body["dataChange"]):
+                found[kind].append(body)
             elif kind == "metaData":
                 columns = parse_columns(body["schemaString"])
     except (ValueError, LookupError, TypeError) as error:
@@ -198,4 +223,6 @@ def read_changes(options: DeltaOptions, version: int) -> VersionChanges:
         (False, True): "delete",
         (True, True): "change",
     }
-    return VersionChanges(kinds.get((bool(adds), removes > 0), "none"), adds, columns)
+    adds, removes, cdc = found.values()
+    kind = kinds.get((bool(adds), bool(removes)), "none")
+    return VersionChanges(kind, adds, removes, cdc, columns)

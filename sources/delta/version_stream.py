@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from krishiv_spark.errors import DataLossError, OffsetError, OptionError, Schema
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sources.base import Limit
+from krishiv_spark.sources.delta.change_feed import ChangeFeed, find_commit_time_ms
 from krishiv_spark.sources.delta.offset import DeltaOffset, DeltaPosition
 from krishiv_spark.sources.delta.options import DeltaSourceOptions
 from krishiv_spark.sources.delta.table_files import (
@@ -53,7 +55,7 @@ class VersionStream:
 
     Args:
         options: Name the table, the start of a new query, and the versions that are an error.
-        columns: The reader's columns, which each version must have.
+        columns: The reader's columns of the table, which each version must have.
     """
 
     def __init__(self, options: DeltaSourceOptions, columns: pa.Schema) -> None:
@@ -64,6 +66,7 @@ class VersionStream:
         self._table_id: str | None = None
         self._table_columns = columns
         self._slices: LruCache[tuple[int, bool], list[DeltaFile]] = LruCache(16)
+        self._feed = ChangeFeed(options) if options.read_change_feed else None
 
     # --- ends
 
@@ -92,24 +95,33 @@ class VersionStream:
 
     def find_batch_end(self, start: DeltaOffset) -> DeltaOffset:
         """Return the end of a batch read, which contains its start too."""
+        del start
+        if self._feed is not None:
+            return self._find_feed_end()
         table = self.open_for_batch()
         version = table.version()
         began = DeltaPosition(version=version, file=0, scan=True)
-        del start
         return DeltaOffset(
             table=str(table.metadata().id), spot=DeltaPosition(version=version), began=began
         )
+
+    def _find_feed_end(self) -> DeltaOffset:
+        """Return the end of a batch that reads the changes of several versions."""
+        table, options = self._open(None), self._options
+        newest, identity = table.version(), str(table.metadata().id)
+        began = self._resolve_start(newest)
+        end = newest if options.ending_version is None else min(options.ending_version, newest)
+        if options.ending_timestamp is not None:
+            end = self._find_version(options.ending_timestamp)
+        end = max(end, began.version)  # no version may be in the range
+        return DeltaOffset(table=identity, spot=DeltaPosition(version=end), began=began)
 
     def open_for_batch(self) -> DeltaTable:
         """Return the table at the version that the options name."""
         options = self._options
         table = open_table(options, options.version_as_of)
         if options.timestamp_as_of is not None:
-            import datetime as dt
-
-            time = dt.datetime.fromtimestamp(options.timestamp_as_of / 1000, dt.timezone.utc)
-            with explain_errors(options, "find the version by 'timestampAsOf' of"):
-                table.load_as_version(time)
+            load_version_at(options, table, options.timestamp_as_of)
         check_readable(table, options.path)
         return table
 
@@ -133,6 +145,8 @@ class VersionStream:
 
     def _resolve_start(self, newest: int) -> DeltaPosition:
         given = self._options.starting_version
+        if self._options.starting_timestamp is not None:
+            given = self._find_first_version(self._options.starting_timestamp)
         if given is None:
             return DeltaPosition(version=newest, file=0, scan=True)
         if given == "latest":
@@ -144,12 +158,38 @@ class VersionStream:
             )
         return DeltaPosition(version=given - 1)
 
+    def _find_first_version(self, time_ms: int) -> int:
+        """Return the first version whose commit is not before a time."""
+        version = self._find_version(time_ms)
+        is_before = version >= 0 and find_commit_time_ms(self._options, version) < time_ms
+        return version + 1 if is_before else max(version, 0)
+
+    def _find_version(self, time_ms: int) -> int:
+        """Return the newest version whose commit is not after a time; -1 before the first one."""
+        options, table = self._options, open_table(self._options)
+        newest = table.version()
+        load_version_at(options, table, time_ms)
+        version = table.version()  # by the library's times, which may be those of the writers
+        while version < newest and find_commit_time_ms(options, version + 1) <= time_ms:
+            version += 1
+        while version >= 0 and find_commit_time_ms(options, version) > time_ms:
+            version -= 1
+        return version
+
     def _take(self, position: DeltaPosition, newest: int, limit: Limit) -> DeltaPosition:
         """Return the end of a batch within a limit."""
         files = rows = size = 0
         reached = position
         try:
             for part in self._slices_from(position, newest):
+                if self._feed is not None and not part.scan:
+                    # The two rows of an update must be in one batch.
+                    rows, size = rows + _count_rows(part), size + sum(f.size for f in part.files)
+                    total = files + len(part.files)
+                    if files and not limit.admits(rows=rows, files=total, size=size):
+                        return reached
+                    files, reached = total, DeltaPosition(version=part.version)
+                    continue
                 for number, file in enumerate(part.files, part.first):
                     rows, size = rows + (file.rows or 0), size + file.size
                     # The first file is taken even if it is too large: the stream has to advance.
@@ -204,12 +244,15 @@ class VersionStream:
     def _list_snapshot(self, version: int) -> list[DeltaFile]:
         table = open_table(self._options, version)
         self._check_columns(version, read_columns(table))
-        return list_snapshot(self._options, table, read_snapshot_table(table))
+        files = list_snapshot(self._options, table, read_snapshot_table(table))
+        return files if self._feed is None else self._feed.list_initial(version, files)
 
     def _list_added(self, version: int) -> list[DeltaFile]:
         changes = read_changes(self._options, version)
         if changes.columns is not None:
             self._check_columns(version, changes.columns)
+        if self._feed is not None:
+            return self._feed.list_changes(version, changes, self._table_columns)
         if not self._is_read(version, changes.kind):
             return []
         deleted = self._read_deleted(version) if changes.has_deleted else {}
@@ -255,3 +298,18 @@ class VersionStream:
                 f"{FORMAT}: version {version} of {self._options.path} has no column "
                 f"{', '.join(map(repr, lost))} any more: restart the query without it"
             )
+
+
+def load_version_at(options: DeltaSourceOptions, table: DeltaTable, time_ms: int) -> None:
+    """Load the newest version of a table at a time, or its first one.
+
+    Raises:
+        StorageError: If the log cannot be read.
+    """
+    time = dt.datetime.fromtimestamp(0, dt.timezone.utc) + dt.timedelta(milliseconds=time_ms)
+    with explain_errors(options, "find the version at a time of"):
+        table.load_as_version(time)
+
+
+def _count_rows(part: _Slice) -> int:
+    return sum(file.rows or 0 for file in part.files)

@@ -1,6 +1,7 @@
 """``krishiv-delta`` as a source, under the kit: versions are written without the library."""
 
 import errno
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -30,3 +31,14 @@ class TestDeltaSource(SourceConformance):
             small_tasks={"maxPartitionBytes": "1"},
             outside={**OUTSIDE, "deltalake.table:DeltaTable.__init__": Look(io_error)},
         )
+
+
+@pytest.mark.variant  # the same versions, whole, as changes
+class TestDeltaChangeFeed(TestDeltaSource):
+    random_sequences = 10
+
+    def source(self, folder):
+        made = super().source(folder)
+        names = ",".join(ROW_SCHEMA.names)
+        options = {**made.options, "readChangeFeed": "true", "columns": names}
+        return replace(made, options=options, batch=False)

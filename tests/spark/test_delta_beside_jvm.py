@@ -249,6 +249,50 @@ def test_the_source_reads_checkpoints_of_the_newer_form(jvm, folder):
     assert jvm.sql(f"SELECT count(*) FROM delta.`{folder}`") == [[6]]
 
 
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_changes_equal_those_that_delta_spark_reads(jvm, folder, vectors):
+    jvm.sql(
+        f"CREATE TABLE delta.`{folder}` (id BIGINT, text STRING, p STRING) USING delta "
+        f"PARTITIONED BY (p) TBLPROPERTIES ('delta.enableChangeDataFeed'='true', "
+        f"'delta.enableDeletionVectors'='{vectors}')"
+    )
+    numbers = "SELECT id, 't' || id, concat('a/b %', id % 2) FROM range"
+    merge = (
+        f"MERGE INTO delta.`{folder}` t USING (SELECT explode(array(2L, 77L)) AS id) s ON t.id = "
+        "s.id WHEN MATCHED THEN UPDATE SET text = 'merged' WHEN NOT MATCHED THEN INSERT "
+        "(id, text, p) VALUES (s.id, 'in', 'x')"
+    )
+    for statement in (
+        f"INSERT INTO delta.`{folder}` {numbers}(20)",
+        f"DELETE FROM delta.`{folder}` WHERE id % 7 = 3",
+        f"UPDATE delta.`{folder}` SET text = 'new' WHERE id % 5 = 1",
+        f"DELETE FROM delta.`{folder}` WHERE p = 'a/b %1' AND id > 12",
+        merge,
+        f"OPTIMIZE delta.`{folder}`",
+        f"RESTORE TABLE delta.`{folder}` TO VERSION AS OF 2",
+        f"INSERT OVERWRITE delta.`{folder}` {numbers}(3)",
+    ):
+        jvm.sql(statement)
+    DeltaLife(folder).epoch(0, pa.table({"id": [500], "text": ["ours"], "p": ["y"]}))
+    columns = "id, text, p, _change_type, _commit_version, unix_millis(_commit_timestamp)"
+    wanted = jvm.sql(f"SELECT {columns} FROM table_changes_by_path('{folder}', 0)")
+    for streaming in (False, True):
+        rows = rows_of_source(
+            folder, streaming=streaming, readChangeFeed="true", startingVersion="0"
+        )
+        found = [
+            [
+                *(row[name] for name in ("id", "text", "p", "_change_type", "_commit_version")),
+                round(row["_commit_timestamp"].timestamp() * 1000),
+            ]
+            for row in rows
+        ]
+        assert sorted(found) == sorted(wanted)
+    some = jvm.sql(f"SELECT {columns} FROM table_changes_by_path('{folder}', 2, 4)")
+    rows = rows_of_source(folder, readChangeFeed="true", startingVersion="2", endingVersion="4")
+    assert sorted(row["id"] for row in rows) == sorted(row[0] for row in some) != []
+
+
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_column_mapping_is_refused_by_name(jvm, folder, mode):
     jvm.sql(

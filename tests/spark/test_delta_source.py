@@ -2,6 +2,7 @@
 
 import pytest
 from delta_life import DeltaLife, ids, numbered
+from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
 # PySpark 4.0 leaves the socket of a `collect` to the garbage collector.
@@ -47,3 +48,21 @@ def test_a_batch_reads_a_version_and_skips_files(spark, table):
 def test_a_missing_table_is_named(spark, table):
     with pytest.raises(PySparkException, match="is no Delta table"):
         load(spark, table)
+
+
+def test_changes_are_read_as_a_batch_and_as_a_stream(spark, table, checkpoint):
+    enabled = {"tableProperty.delta.enableChangeDataFeed": "true"}
+    DeltaLife(table, **enabled).epoch(0, numbered(0, 4))
+    DeltaTable(str(table)).delete("id = 2")
+    found = load(spark, table, readChangeFeed=True, startingVersion=0)
+    assert found.schema["_commit_timestamp"].dataType.typeName() == "timestamp"
+    wanted = [("delete", 2, 2), *(("insert", n, 1) for n in range(4))]
+    columns = ("_change_type", "id", "_commit_version")
+    assert sorted(tuple(row) for row in found.select(*columns).collect()) == wanted
+    assert found.where("_change_type = 'delete' AND _commit_version > 1").count() == 1
+    rows = spark.readStream.format("krishiv-delta").options(readChangeFeed=True, startingVersion=0)
+    writer = rows.load(str(table)).select(*columns).writeStream.format("memory")
+    query = writer.queryName("changed").option("checkpointLocation", checkpoint).start()
+    query.processAllAvailable()
+    query.stop()
+    assert sorted(tuple(row) for row in spark.table("changed").collect()) == wanted
