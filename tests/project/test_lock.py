@@ -39,7 +39,7 @@ def wanted():
 
 def test_each_line_of_pyspark_has_a_file():
     lines = {f"spark-{line}" for line in LINES}
-    assert {path.stem for path in FILES} == lines | {"uv", "public-sources"}
+    assert {path.stem for path in FILES} == lines | {"uv", "public-sources", "public-services"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
