@@ -1,8 +1,8 @@
-"""Data sources of others for services on the web, under the kit: public_data_sources.md has the results.
+"""Data sources of others for services on the web, under the kit: see public_data_sources.md.
 
-They run where their packages are (requirements/public-services.txt), with stand-ins for the services
-and for the clients of these. The packages are in a folder of their own: Spark imports all modules
-`pyspark_*` that it finds, so that no other test may find these.
+They run where their packages are (requirements/public-services.txt), with stand-ins for the
+services and for the clients of these. The packages are in a folder of their own: Spark imports all
+modules `pyspark_*` that it finds, so that no other test may find these.
 """
 
 import json

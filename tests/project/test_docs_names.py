@@ -38,6 +38,7 @@ PACKAGE = ("krishiv_spark", "offsets", "sinks", "sources")
 BESIDE = ("tests/support", "benchmarks", "examples")
 LIBRARIES = ("pyspark", "pyarrow", "pyiceberg", "pydantic", "kafka", "deltalake")
 ELSEWHERE = {
+    "change types of delta-spark": ("update_preimage", "update_postimage"),
     "the class names of Spark in Scala and Java": {
         "ManifestFileCommitProtocol", "MicroBatchExecution", "PythonWriteBuilder",
         "PythonStreamingDataSourceSuite", "SparkWrite", "SupportsStreamingUpdateAsAppend",
