@@ -131,8 +131,8 @@ class ChangeFeed:
         if settings.get(_ENABLED, "").lower() != "true":
             raise OffsetError(
                 f"{FORMAT}: version {version} of {self._options.path} changes rows, and was "
-                f"written without change data ({_ENABLED!r}): read the changes of later versions "
-                "('startingVersion'), or the whole table without 'readChangeFeed'"
+                f"written without change data ({_ENABLED!r}): set 'startingVersion' to a later "
+                "one, or read the whole table without 'readChangeFeed'"
             )
 
     def _list_rewritten(
