@@ -18,6 +18,7 @@ from krishiv_spark.iceberg.file_io import GuardedFileIO
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
 from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.iceberg import epoch_snapshot
+from krishiv_spark.sinks.iceberg.maintenance.compaction import Compaction, CompactionRequest
 
 _EPOCHS = 66  # manifests of manifests that were merged are merged
 
@@ -211,6 +212,17 @@ class Written:
         return [path for path in self.attempts[attempt] if "/snap-" in path]
 
 
+def assert_only_listed_manifests(folder):
+    table = table_of(folder)
+    listed = {
+        manifest.manifest_path
+        for snapshot in table.snapshots()
+        for manifest in snapshot.manifests(table.io)
+    }
+    there = {str(path) for path in folder.glob("**/*-m*.avro")}
+    assert there == {path.removeprefix("file://") for path in listed}
+
+
 @pytest.mark.parametrize(
     "mode",
     [
@@ -245,13 +257,7 @@ def test_an_attempt_after_a_lost_race_writes_only_its_list(tmp_path, monkeypatch
     assert len(first) > 2  # among them the merged one
     limit = 0 if branch == "other" else 1  # it merges the other program's manifest, too
     assert len(second) - 1 <= limit, second
-    listed = {
-        manifest.manifest_path
-        for snapshot in table_of(tmp_path).snapshots()
-        for manifest in snapshot.manifests(table.io)
-    }
-    there = {str(path) for path in tmp_path.glob("**/*-m*.avro")}
-    assert there == {path.removeprefix("file://") for path in listed}
+    assert_only_listed_manifests(tmp_path)
     assert_numbered_as_committed(table_of(tmp_path))
     rows = table_of(tmp_path).scan().to_arrow()["id"].to_pylist()
     expected = [*range(70), 77] if mode else [*range(70), 3, 77]
@@ -272,3 +278,33 @@ def assert_numbered_as_committed(table):
         for entry in manifest.fetch_manifest_entry(table.io):
             if entry.snapshot_id == snapshot.snapshot_id:
                 assert entry.sequence_number == snapshot.sequence_number
+
+
+@pytest.mark.parametrize("branch", ["other", "main"])
+def test_a_compaction_after_a_lost_race_writes_only_its_list(tmp_path, monkeypatch, branch):
+    life = IcebergLife(tmp_path, mode="upsert", keyColumns="id", upsertMode="merge-on-read")
+    for epoch in range(5):
+        life.epoch(epoch, numbered(epoch))
+    life.epoch(5, pa.table({"id": [3, 23], "text": ["new", "new"]}))
+    table = table_of(tmp_path)
+    if branch == "other":
+        head = table.current_snapshot().snapshot_id
+        table.manage_snapshots().create_branch(head, "other").commit()
+    options = life.writer(numbered(0)).options
+    groups = CompactionRequest().find_groups(open_table(options), options)
+    written = Written(monkeypatch)
+
+    def other_is_faster(commit):
+        table_of(tmp_path).append(numbered(90, 1), branch=branch)
+        written.attempts.append([])
+        commit()
+
+    at_next_commit(monkeypatch, other_is_faster)
+    done = Compaction(options).run(open_table(options), groups)
+    assert (done.groups, done.dropped) == (len(groups), 0)
+    assert len(written.attempts[0]) > 2
+    assert written.attempts[1] == written.lists(1)
+    assert_only_listed_manifests(tmp_path)
+    assert_numbered_as_committed(table_of(tmp_path))
+    rows = table_of(tmp_path).scan().to_arrow()["id"].to_pylist()
+    assert sorted(rows) == [*range(50), *([90] if branch == "main" else [])]

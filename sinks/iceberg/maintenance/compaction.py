@@ -23,7 +23,6 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import Operation
 
 from krishiv_spark.errors import CommitUnknown, KrishivError, OptionError, SinkError
-from krishiv_spark.iceberg._pyiceberg import remove_written
 from krishiv_spark.iceberg.catalogs import forget_catalog
 from krishiv_spark.iceberg.commit_rules import REFUSALS, may_have_expired_since
 from krishiv_spark.iceberg.file_access import redact_errors
@@ -42,6 +41,7 @@ from krishiv_spark.sinks.iceberg.maintenance.compaction_groups import (
     format_megabytes,
     get_size,
 )
+from krishiv_spark.sinks.iceberg.manifest_writers import WrittenManifests
 from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 from krishiv_spark.sinks.iceberg.table_setup import check_version
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, task_table_spec
@@ -255,6 +255,8 @@ class Compaction:
         self._report = report
         self._numbers = itertools.count()
         self._lost = LostRaces()
+        self._attempts: list[EpochSnapshot] = []
+        self._written = WrittenManifests()
         self._may_have_succeeded = False
         """True from the moment a commit is sent until the catalog says that it was not accepted."""
 
@@ -284,6 +286,7 @@ class Compaction:
             except BaseException:  # also an interrupt, which may come while a commit is sent
                 if not self._may_have_succeeded:
                     self._delete(table, done)
+                    EpochSnapshot.delete_unlisted(self._attempts, ())
                 raise
 
     def _rewrite(self, table: Table, group: Group) -> _Rewritten:
@@ -317,6 +320,7 @@ class Compaction:
             # The new files have the columns and partitions of the table that was rewritten.
             if not same or _get_layout(table) != layout:
                 self._delete(table, done)
+                EpochSnapshot.delete_unlisted(self._attempts, ())
                 return Compacted(dropped=len(done))
             changes = SnapshotChanges(
                 [file for one in same for file in one.files],
@@ -327,6 +331,7 @@ class Compaction:
             newer = self._compare_and_set(table, changes, len(same))
             if newer is None:
                 self._delete(table, [one for one in done if one not in same])
+                EpochSnapshot.delete_unlisted(self._attempts, self._attempts[-1:])
                 return _describe(same, changes, len(done) - len(same))
             self._lost.record(table.metadata, newer.metadata)
             if not backoff.pause():
@@ -348,19 +353,19 @@ class Compaction:
             SinkError: If the catalog refuses the commit.
         """
         transaction = EpochTransaction(table)
-        transaction.skipped = self._lost.skipped
+        transaction.skipped, transaction.written = self._lost.skipped, self._written
         head = table.metadata.current_snapshot_id
         summary = {PARENT_KEY: str(head), _SUMMARY: str(groups), **self._lost.summary}
         merge = self._options.merge_manifests
         EpochSnapshot(
             transaction, summary, changes, merge=merge, operation=Operation.REPLACE
         ).commit()
+        self._attempts.append(transaction.producer)
         self._may_have_succeeded = True
         try:
             transaction.compare_and_set()
         except REFUSALS as error:
             self._may_have_succeeded = False
-            remove_written(transaction.producer)
             _REFUSING.add(table.metadata.table_uuid)
             raise SinkError(
                 f"{FORMAT}: the catalog refuses the compaction of table "
@@ -382,12 +387,14 @@ class Compaction:
         with contextlib.suppress(Exception):  # the first error is reported
             newest = open_own_table(self._options)
         if newest is not None:
-            if newest.metadata.snapshot_by_id(transaction.producer.snapshot_id) is not None:
+            # All attempts have one snapshot id, and each has another list.
+            found = newest.metadata.snapshot_by_id(transaction.producer.snapshot_id)
+            if found is not None and found.manifest_list == transaction.producer.list_path:
                 return None
             has_lost = isinstance(error, CommitFailedException)
-            if has_lost and not may_have_expired_since(newest.metadata, transaction.table.metadata):
+            may_have_expired = may_have_expired_since(newest.metadata, transaction.table.metadata)
+            if found is None and has_lost and not may_have_expired:
                 self._may_have_succeeded = False
-                remove_written(transaction.producer)
                 return newest
         raise CommitUnknown(
             f"{FORMAT}: it is unknown whether the compaction of table "
