@@ -9,7 +9,7 @@ accepts rows and properties together, and only if the branch still has the check
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from krishiv_spark.messages.redaction import excerpt
 from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, TwoPhaseCommitter
 from krishiv_spark.sinks.iceberg import epoch_properties
-from krishiv_spark.sinks.iceberg.epoch_properties import EpochProgress
+from krishiv_spark.sinks.iceberg.epoch_properties import EpochMark, EpochProgress
 from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
 from krishiv_spark.sinks.iceberg.epoch_updates import (
     Append,
@@ -124,21 +124,19 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         return self.read_committed(query)
 
     def enrol(self, query: str) -> None:
-        """Driver: ensure that the catalog keeps the property or tag of a query. See `enrol_query`.
+        """Driver: ensure that a property or tag records the epochs of a query. See `enrol_query`.
 
         A query whose committed epoch is only in summaries of snapshots continues, with a warning.
         """
         table, app = self.table(), self._options.txn_app_id
-        may_tag = not self.mode.keys
         if epoch_properties.has_epoch_property(table.metadata, query):
             return
-        if may_tag and epoch_properties.has_epoch_tag(table.metadata, query):
+        if epoch_properties.has_epoch_tag(table.metadata, query):
             return
         if not epoch_properties.is_repeatable(query, app):
             return
         if (committed := self.read_committed(query)) is None:
-            enrol = epoch_properties.enrol_query
-            self._cache.set(enrol(table, self._options, query, may_tag=may_tag))
+            self._cache.set(epoch_properties.enrol_query(table, self._options, query))
             return
         warn_once(
             _log,
@@ -343,13 +341,14 @@ class EpochCommit:
         is_allowed = before.table_uuid not in _NEVER_EXPIRED
         transaction.may_expire = is_allowed and self._expiry_refused is None
         transaction.skipped, transaction.written = self._lost.skipped, self._written
-        progress = self._read_progress()
+        progress, mark = self._read_progress(), self._choose_mark(before)
         with self._reject_table_errors():
-            self._stage_snapshot(transaction, self._update.plan(table), progress)
+            key = self._key_rule.summarize(before) if mark.is_tagged else {}
+            self._stage_snapshot(transaction, self._update.plan(table), {**progress.summary, **key})
             expire_with_commit(transaction, self._options)
-            self._key_rule.stage(transaction)
+            self._key_rule.stage(transaction, may_set=mark.has_properties)
             if self._is_repeatable:
-                self._stage_mark(transaction, progress)
+                epoch_properties.stage_mark(transaction, self._epoch, progress, mark)
         # Before the request: it may succeed although an error is reported.
         self._attempts.append(transaction)
         self._compare_and_set(transaction)
@@ -361,24 +360,19 @@ class EpochCommit:
         self,
         transaction: EpochTransaction,
         changes: SnapshotChanges,
-        progress: EpochProgress,
+        known: Mapping[str, str],
     ) -> None:
         parent = transaction.table_metadata.current_snapshot_id
         lineage = {} if parent is None else {PARENT_KEY: str(parent)}
-        summary = {**progress.summary, **changes.summary, **self._lost.summary, **lineage}
+        summary = {**known, **changes.summary, **self._lost.summary, **lineage}
         summary |= epoch_properties.to_summary(self._epoch)
         merge = self._options.merge_manifests
         EpochSnapshot(transaction, summary, changes, merge=merge).commit()
 
-    def _stage_mark(self, transaction: EpochTransaction, progress: EpochProgress) -> None:
-        """Stage the record of the epoch: properties, or a tag, or both if it is not known yet."""
-        metadata, query = transaction.table_metadata, self._epoch.query
-        has_property = epoch_properties.has_epoch_property(metadata, query)
-        has_tag = epoch_properties.has_epoch_tag(metadata, query)
-        if has_tag or not has_property:
-            epoch_properties.stage_epoch_tag(transaction, query)
-        if has_property or self._key_rule.keys or not (has_tag or self._is_property_refused):
-            epoch_properties.stage_epoch(transaction, self._epoch, progress)
+    def _choose_mark(self, metadata: TableMetadata) -> EpochMark:
+        if not self._is_repeatable:
+            return EpochMark(is_tagged=False, has_properties=True)
+        return EpochMark.choose(metadata, self._epoch.query, is_refused=self._is_property_refused)
 
     def _may_ask_for_less(self) -> bool:
         """Return True if the refused attempt can be repeated without a part that is not needed."""
@@ -391,7 +385,6 @@ class EpochCommit:
         metadata, query = self._attempts[-1].table_metadata, self._epoch.query
         may_omit = not (
             self._is_property_refused
-            or self._key_rule.keys
             or epoch_properties.has_epoch_property(metadata, query)
             or epoch_properties.has_epoch_tag(metadata, query)
         )

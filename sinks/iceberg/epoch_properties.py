@@ -8,7 +8,7 @@ drops them would accept every epoch, and a restart would write the newest one ag
 commits its property once without an epoch before it writes its first row (`enrol_query`), and the
 response of the catalog must contain it. If it does not, a tag of the property's name records the
 epochs instead: it is moved to each epoch's snapshot by the same commit, and no program expires the
-snapshot of a tag, so its summary stays. Upserts need properties in any case, for their key.
+snapshot of a tag, so its summary stays. The summary has the key of upserts too (`KeyRule`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyiceberg.exceptions import (
     BadRequestError,
@@ -30,7 +30,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 
-from krishiv_spark.errors import OptionError, SinkError
+from krishiv_spark.errors import SinkError
 from krishiv_spark.iceberg.catalogs import (
     CatalogFailedError,
     explain_catalog_errors,
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 
 __all__ = [
+    "EpochMark",
     "EpochProgress",
     "enrol_query",
     "has_epoch",
@@ -75,7 +76,7 @@ __all__ = [
     "read_committed_epoch",
     "read_epoch_of_rows",
     "stage_epoch",
-    "stage_epoch_tag",
+    "stage_mark",
     "to_summary",
 ]
 
@@ -90,12 +91,6 @@ _REFUSALS = (BadRequestError, ForbiddenError, NotImplementedError)
 
 _TRANSIENT = frozenset({408, 421, 423, 425})
 """Status codes after which the same request is worth another attempt."""
-
-_ADVICE = (
-    "The sink needs this property: it contains the newest epoch of the query, and without it a "
-    "restart would write rows again. No row was written. Have the catalog allow commits to set, "
-    "and keep, table properties that begin with 'krishiv.', or use another catalog"
-)
 
 
 @dataclass(frozen=True)
@@ -147,6 +142,41 @@ def to_summary(epoch: Epoch) -> dict[str, str]:
     return {QUERY_KEY: epoch.query, EPOCH_KEY: str(epoch.number), **digest}
 
 
+class EpochMark(NamedTuple):
+    """The kinds of records of the query's newest epoch that a commit has.
+
+    Attributes:
+        is_tagged: A tag names the snapshot of the epoch.
+        has_properties: Properties have the number of the epoch.
+    """
+
+    is_tagged: bool
+    has_properties: bool
+
+    @classmethod
+    def choose(cls, metadata: TableMetadata, query: str, *, is_refused: bool) -> EpochMark:
+        """Return the kind that the table has; both if it is not known what the catalog keeps.
+
+        Args:
+            metadata: Metadata of the table before the commit.
+            query: Id of the query, or name of a numbered job.
+            is_refused: Whether the catalog has refused properties to an earlier attempt.
+        """
+        has_property, has_tag = has_epoch_property(metadata, query), has_epoch_tag(metadata, query)
+        is_property_tried = not (has_tag or is_refused)
+        return cls(has_tag or not has_property, has_property or is_property_tried)
+
+
+def stage_mark(
+    transaction: EpochTransaction, epoch: Epoch, progress: EpochProgress, mark: EpochMark
+) -> None:
+    """Stage the record of an epoch as the newest one of its query."""
+    if mark.is_tagged:
+        _stage_tag(transaction, epoch.query)
+    if mark.has_properties:
+        stage_epoch(transaction, epoch, progress)
+
+
 def stage_epoch(transaction: EpochTransaction, epoch: Epoch, progress: EpochProgress) -> None:
     """Stage the properties that record an epoch as the newest one of its query."""
     new = {**_to_properties(epoch), **progress.to_properties(epoch.query)}
@@ -156,7 +186,7 @@ def stage_epoch(transaction: EpochTransaction, epoch: Epoch, progress: EpochProg
         transaction.remove_properties(*removed)
 
 
-def stage_epoch_tag(transaction: EpochTransaction, query: str) -> None:
+def _stage_tag(transaction: EpochTransaction, query: str) -> None:
     """Stage the tag that records the snapshot of this commit as the newest epoch of a query."""
     kept = {
         "ref-name": f"{EPOCH_PREFIX}{query}",
@@ -196,7 +226,7 @@ def read_committed_epoch(metadata: TableMetadata, query: str) -> CommittedEpoch 
 
     The property decides. Without one (of a batch job, in a catalog that keeps none, or if a program
     has removed it), the newest epoch in the summaries of the remaining snapshots is returned: a
-    tag keeps the newest one (`stage_epoch_tag`).
+    tag keeps the newest one (`EpochMark`).
 
     Returns:
         Its number, and its digest if that is known; None if there is no epoch.
@@ -302,13 +332,11 @@ def _parse_epoch(summary: Summary, query: str) -> int:
     return number
 
 
-class _PropertyRefusedError(OptionError):
+class _PropertyRefusedError(Exception):
     """The catalog refuses the property of a query, or does not keep it."""
 
 
-def enrol_query(
-    table: Table, options: IcebergSinkOptions, query: str, *, may_tag: bool = False
-) -> Table:
+def enrol_query(table: Table, options: IcebergSinkOptions, query: str) -> Table:
     """Commit the property of a query without an epoch, unless the table has it. Driver.
 
     If the process dies after this, the property remains without an epoch, which counts as none.
@@ -317,32 +345,28 @@ def enrol_query(
         table: The table as it was loaded last.
         options: Options of the sink.
         query: Id of the query, or name of a numbered job.
-        may_tag: True if a tag can record the epochs of the query instead.
 
     Returns:
         The table after the commit; without the property if a tag will record the epochs.
 
     Raises:
-        OptionError: If the catalog refuses the property, or does not keep it, and `may_tag` is
-            False; or if the table is missing, or the login is wrong.
+        OptionError: If the table is missing, or the login is wrong.
         CatalogFailedError: If the catalog does not respond, or other commits are always faster.
     """
     try:
         return _commit_property(table, options, query)
     except _PropertyRefusedError as error:
-        if not may_tag:
-            raise
         warn_once(
             _log,
             f"tag {table.metadata.table_uuid} {query}",
             "%s: the catalog keeps no property for query %s of table %s, so the tag "
             "'krishiv.epoch.%s' of the table records its epochs. It keeps the snapshot of the "
-            "newest one: do not remove it as long as the query exists. %s",
+            "newest one: do not remove it as long as the query exists. The reason: %s",
             FORMAT,
             query,
             options.table_name,
             query,
-            str(error).partition(_ADVICE)[0],
+            error,
         )
         return table
 
@@ -351,8 +375,8 @@ def _commit_property(table: Table, options: IcebergSinkOptions, query: str) -> T
     """Commit the property of a query, as `enrol_query` does.
 
     Raises:
-        OptionError: If the catalog refuses the property, or does not keep it; or if the table is
-            missing, or the login is wrong.
+        _PropertyRefusedError: If the catalog refuses the property, or does not keep it.
+        OptionError: If the table is missing, or the login is wrong.
         CatalogFailedError: If the catalog does not respond, or other commits are always faster.
     """
     backoff, lost = options.commit_backoff(), LostRaces()
@@ -405,16 +429,16 @@ def _try_to_set(table: Table, options: IcebergSinkOptions, query: str) -> Except
 def _to_refusal(options: IcebergSinkOptions, query: str, error: Exception) -> _PropertyRefusedError:
     reason = options.describe_error(error)
     return _PropertyRefusedError(
-        f"{FORMAT}: the catalog refuses to set the property '{EPOCH_PREFIX}{query}' of table "
-        f"{options.table_name}: {reason}. {_ADVICE}"
+        f"the catalog refuses to set the property '{EPOCH_PREFIX}{query}' of table "
+        f"{options.table_name}: {reason}"
     )
 
 
 def _to_dropped_error(options: IcebergSinkOptions, query: str) -> _PropertyRefusedError:
     return _PropertyRefusedError(
-        f"{FORMAT}: the catalog does not keep the properties of table {options.table_name}: it "
+        f"the catalog does not keep the properties of table {options.table_name}: it "
         f"accepted a commit that sets '{EPOCH_PREFIX}{query}', and the table in its response lacks "
-        f"the property. {_ADVICE}"
+        "the property"
     )
 
 

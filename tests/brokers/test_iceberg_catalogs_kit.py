@@ -1,13 +1,15 @@
 """The kit's driver on real catalogs: what goes wrong at any call to them."""
 
-import json
 import uuid
 from dataclasses import replace
 
 import psycopg2
+import pyarrow as pa
 import pytest
 import requests
 from iceberg_catalogs import REMOTE, REST
+from keyed_rows import KEYED_ROWS
+from rest_catalog import refuse_properties
 
 from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.testing import Resume, SinkConformance, SinkUnderTest
@@ -24,7 +26,7 @@ from krishiv_spark.testing.suites.base import (
     trap_late_deaths,
     trap_sleeps,
 )
-from servers.forwarding import Message, forwarding
+from servers.forwarding import forwarding
 
 pytestmark = pytest.mark.long  # the kit on two more catalogs; tests/kit has it on the embedded one
 
@@ -99,19 +101,6 @@ class TestKit(CatalogCases):
     """The catalogs as they are."""
 
 
-def refuse_properties(request):
-    """Answer 400 to every request that sets properties."""
-    if request.method != "POST" or "/tables" not in request.path:
-        return request
-    body = json.loads(request.body)
-    actions = {one["action"] for one in body.get("updates", ())}
-    if body.get("properties") or "set-properties" in actions:
-        error = {"message": "prohibited keys", "type": "BadRequestException", "code": 400}
-        refused = json.dumps({"error": error}).encode()
-        return Message({"Content-Type": "application/json"}, refused, status=400)
-    return request
-
-
 @pytest.mark.parametrize("place", [REST], indirect=True)
 class TestKitWithoutProperties(CatalogCases):
     """The same where a tag records the epochs; every other snapshot expires at once."""
@@ -125,3 +114,23 @@ class TestKitWithoutProperties(CatalogCases):
             player.one_in = one_in
             yield player
             player.close()
+
+
+class TestUpsertsWithoutProperties(TestKitWithoutProperties):
+    """The same with keys: the summary at the tag has the key too."""
+
+    def sink(self, folder):
+        given = {"mode": "upsert", "keyColumns": "id", "opColumn": "op", "orderColumn": "number"}
+        made = super().sink(folder)
+        rows = made.oracle
+        return replace(
+            made,
+            options={**made.options, **given, "upsertMode": "merge-on-read"},
+            oracle=lambda: add_operations(rows()),
+            **KEYED_ROWS,
+        )
+
+
+def add_operations(rows):
+    """Return the rows with an operation, which is not in the table."""
+    return rows and rows.append_column("op", pa.array(["u"] * rows.num_rows, pa.string()))

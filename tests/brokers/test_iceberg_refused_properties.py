@@ -13,10 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from cutting_proxy import CuttingProxy
+from fan_life import Fan
 from iceberg_catalogs import REST
 from iceberg_life import IcebergLife, numbered
 from pyiceberg.catalog import load_catalog
-from sink_life import SCHEMA, Job, Life
+from sink_life import Job, Life
 from sink_life import rows as rows_of_life
 
 from krishiv_spark.errors import CommitRejected, OptionError
@@ -24,7 +25,6 @@ from krishiv_spark.iceberg.catalogs import CatalogFailedError
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets.planned import PlannedOffsets
 from krishiv_spark.sinks.base import CommittedEpoch, OutputMode
-from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.iceberg.maintenance.rollback import Rollback
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
@@ -115,27 +115,6 @@ KINDS = pytest.mark.parametrize(
 )
 
 
-@KINDS
-def test_upserts_into_a_catalog_that_keeps_no_key_are_refused_before_the_first_row(
-    place, change, text
-):
-    given = UPSERT
-    made_by_another(place)
-    with catalog_that(place, change) as (options, _):
-        life = IcebergLife(place.warehouse, **options, **given)
-        for _ in range(2):  # a restart finds the same
-            with pytest.raises(OptionError, match=text) as caught:
-                life.plan(numbered(0))
-            assert "No row was written" in str(caught.value)
-            assert "Have the catalog allow" in str(caught.value)
-    assert not place.ids()
-    assert not data_files(place)
-    life = place.life(**given)  # the catalog is put right
-    for epoch in (0, 1, 1):
-        life.epoch(epoch, numbered(epoch))
-    assert place.ids() == list(range(20))
-
-
 def expire_others(place, keep=1):
     """Another engine expires all snapshots that no branch or tag needs."""
     with place.table() as table:
@@ -175,6 +154,119 @@ def test_a_tag_records_epochs_where_the_catalog_keeps_no_property(
             assert len(table.snapshots()) <= 4
     assert re.search(text, caplog.text)
     assert "the tag 'krishiv.epoch.query-1' of the table records its epochs" in caplog.text
+
+
+def keyed(*pairs):
+    schema = pa.schema([("id", pa.int64()), ("k", pa.int64())])
+    return pa.Table.from_pylist([{"id": number, "k": k} for number, k in pairs], schema)
+
+
+def pairs_in(place):
+    found = place.rows()
+    return sorted(zip(found["id"].to_pylist(), found["k"].to_pylist(), strict=True))
+
+
+BY_ID, BY_K = ({"mode": "upsert", "keyColumns": name} for name in ("id", "k"))
+
+
+@pytest.fixture
+def keyed_place(place):
+    """A table of another program, which has merge on read."""
+    with closing(load_catalog("krishiv", type="rest", uri=place.uri)) as catalog:
+        catalog.create_namespace(place.name.split(".")[0])
+        merge = {"write.merge.mode": "merge-on-read"}
+        catalog.create_table(place.name, keyed().schema, properties=merge)
+    return place
+
+
+@KINDS
+def test_a_tag_records_the_key_of_upserts_where_the_catalog_keeps_no_property(
+    keyed_place, change, text, caplog
+):
+    """All snapshots without a name expire, and any driver still knows epochs and key."""
+    place = keyed_place
+    with catalog_that(place, change) as (options, _):
+        for epoch in (0, 1, 1, 2):
+            life = IcebergLife(place.warehouse, **options, **BY_ID)  # of a new process
+            life.epoch(epoch, keyed((1, epoch), (epoch + 10, 0)))
+            life.epoch(epoch, keyed((1, epoch), (epoch + 10, 0)))
+            expire_others(place)
+        assert pairs_in(place) == [(1, 2), (10, 0), (11, 0), (12, 0)]
+        with place.table() as table:
+            assert not [name for name in table.properties if name.startswith("krishiv.")]
+            (number,) = {one.summary["krishiv.upsert.key"] for one in table.snapshots()}
+            assert number == str(table.schema().find_field("id").field_id)
+        by_k = IcebergLife(place.warehouse, **options, **BY_K)
+        of_another = IcebergLife(place.warehouse, **options, **BY_K, query="query-2")
+        for life in (by_k, of_another):
+            with pytest.raises(OptionError, match=r"'k', but table .* is upserted by 'id'"):
+                life.plan(keyed((1, 1)))
+        for query in ("query-1", "query-2"):
+            life = IcebergLife(place.warehouse, **options, query=query)
+            with pytest.raises(OptionError, match="is upserted by 'id', and 'mode' is 'append'"):
+                life.plan(keyed((1, 1)))
+        second = IcebergLife(place.warehouse, **options, **BY_ID, query="query-2")
+        for epoch in (0, 0, 1):
+            second.epoch(epoch, keyed((1, 50 + epoch)))
+        life = IcebergLife(place.warehouse, **options, **BY_ID)
+        life.epoch(2, keyed((1, 2)))
+        life.epoch(3, keyed((1, 60)))
+    assert pairs_in(place) == [(1, 60), (10, 0), (11, 0), (12, 0)]
+    assert re.search(text, caplog.text)
+
+
+def test_two_first_upserts_by_different_keys_race_for_the_tag(keyed_place):
+    """Neither finds a key when it plans; the second commit finds that of the first."""
+    place = keyed_place
+    with catalog_that(place, refuses(400, *ALL)) as (options, _):
+        lives = [
+            IcebergLife(place.warehouse, **options, **given, query=query)
+            for query, given in (("a", BY_ID), ("b", BY_K))
+        ]
+        staged = [life.stage(0, keyed((1, 1))) for life in lives]
+        lives[0].publish(0, staged[0], keyed((1, 1)))
+        with pytest.raises((CommitRejected, OptionError), match="is upserted by 'id'"):
+            lives[1].publish(0, staged[1], keyed((1, 1)))
+    assert pairs_in(place) == [(1, 1)]
+
+
+def test_an_epoch_that_replaces_all_rows_forgets_the_key_of_the_tag(keyed_place):
+    place = keyed_place
+    with catalog_that(place, refuses(400, *ALL)) as (options, _):
+        IcebergLife(place.warehouse, **options, **BY_ID).epoch(0, keyed((1, 1)))
+        replacing = IcebergLife(place.warehouse, **options, query="all", output=OutputMode.REPLACE)
+        for epoch in (0, 1):
+            replacing.epoch(epoch, keyed((2, epoch)))
+            expire_others(place)
+        by_k = IcebergLife(place.warehouse, **options, **BY_K, query="query-2")
+        by_k.epoch(0, keyed((3, 1)))
+        with pytest.raises(OptionError, match="is upserted by 'k'"):
+            IcebergLife(place.warehouse, **options, **BY_ID, query="query-3").plan(keyed((1, 1)))
+    assert pairs_in(place) == [(3, 1)]
+
+
+def test_appends_that_are_allowed_between_upserts_leave_the_key(keyed_place):
+    place = keyed_place
+    with catalog_that(place, refuses(400, *ALL)) as (options, _):
+        IcebergLife(place.warehouse, **options, **BY_ID).epoch(0, keyed((1, 1)))
+        mixed = IcebergLife(place.warehouse, **options, allowMixedKeys="true")
+        for epoch in (1, 2):
+            mixed.epoch(epoch, keyed((epoch + 1, 1)))
+            expire_others(place)
+        with pytest.raises(OptionError, match="is upserted by 'id'"):
+            IcebergLife(place.warehouse, **options).plan(keyed((1, 1)))
+        IcebergLife(place.warehouse, **options, **BY_ID).epoch(3, keyed((3, 7)))
+    assert pairs_in(place) == [(1, 1), (2, 1), (3, 7)]
+
+
+def test_a_summary_that_is_no_list_of_ids_is_named(keyed_place):
+    place = keyed_place
+    with place.table() as table:
+        table.append(keyed((1, 1)), snapshot_properties={"krishiv.upsert.key": "id"})
+        snapshot = table.current_snapshot().snapshot_id
+        table.manage_snapshots().create_tag(snapshot, "krishiv.epoch.other").commit()
+    with pytest.raises(OptionError, match=r"of tag 'krishiv\.epoch\.other' is 'id'"):
+        place.life(**BY_ID).plan(keyed((1, 1)))
 
 
 @pytest.mark.parametrize("fault", ["lost answer", "lost request", "cut"])
@@ -229,15 +321,7 @@ def test_a_property_that_another_program_removes_leaves_a_tag_that_is_moved_on(p
     assert place.ids() == [*range(50), *range(520, 550)]
 
 
-def test_the_planner_of_spark_refuses_it_and_runs_no_task(place):
-    with catalog_that(place, drops) as (options, _):
-        options |= {"warehouse": str(place.warehouse), **UPSERT}
-        life = Life(IcebergWriter, options, "query-1", OutputMode.APPEND)
-        with pytest.raises(PlanningFailed, match=NOT_KEPT):
-            life.plan()
-
-
-def test_a_batch_with_a_number_needs_a_mark_and_one_without_does_not(place):
+def test_a_batch_with_a_number_gets_a_tag_and_one_without_does_not(place):
     with catalog_that(place, drops) as (options, sent):
         options["warehouse"] = str(place.warehouse)
         job = Job(IcebergWriter, options)
@@ -246,30 +330,38 @@ def test_a_batch_with_a_number_needs_a_mark_and_one_without_does_not(place):
         assert place.ids() == list(range(5))
         commits = [one for one in sent if one.path.endswith("/tables/rows") and one.body]
         assert len(commits) == 1  # nothing but its rows
-        numbers = {**options, **UPSERT, "txnAppId": "nightly", "txnVersion": "7"}
-        life = Life(IcebergWriter, numbers, "nightly", OutputMode.APPEND)
-        with pytest.raises(PlanningFailed, match=r"(?s)does not keep.*'krishiv\.epoch\.nightly'"):
-            life.plan()
+        with place.table() as table:
+            assert [*table.refs()] == ["main"]
+        numbers = {"txnAppId": "nightly", "txnVersion": "7"}
+        for _ in range(2):
+            numbered_job = Life(IcebergWriter, {**options, **numbers}, "nightly", OutputMode.APPEND)
+            numbered_job.epoch(7, rows_of_life(5, 5))
+        assert place.ids() == list(range(10))
+        with place.table() as table:
+            assert "krishiv.epoch.nightly" in table.refs()
 
 
-def test_a_route_of_a_fan_out_is_refused_before_its_log_has_an_owner(place, tmp_path):
+def test_a_route_of_a_fan_out_upserts_where_a_tag_records_its_epochs(place, tmp_path, monkeypatch):
     with catalog_that(place, drops) as (options, _):
-        given = {
-            **{f"route.a.{key}": text for key, text in options.items()},
-            "route.a.format": "krishiv-iceberg",
-            "route.a.warehouse": str(place.warehouse),
-            **{f"route.a.{key}": text for key, text in UPSERT.items()},
-            "route.b.format": "krishiv-parquet",
-            "route.b.path": str(tmp_path / "b"),
-            "epochLog": str(tmp_path / "log"),
-        }
-        columns = pa.schema([(route, pa.struct(list(SCHEMA))) for route in "ab"])
-        life = Life(FanoutWriter, given, "q1", OutputMode.APPEND)
-        parsed = FanoutWriter.options_type.parse(given, "krishiv-fanout")
-        life._make = lambda: FanoutWriter(parsed, columns, OutputMode.APPEND)
-        with pytest.raises(PlanningFailed, match=NOT_KEPT):
-            life.plan()
-    assert not list((tmp_path / "log").rglob("*.json"))
+        table = {key: text for key, text in options.items() if key != "path"}
+        route = {"format": "krishiv-iceberg", "table": place.name, **table, **BY_ID}
+        fan = Fan(tmp_path / "fan", warehouse=str(place.warehouse), **route)
+        fan.run(0, 0, 5)
+        fan.die_behind_the_intent(monkeypatch, 1, 3, 5)
+        for epoch, first in ((1, 3), (1, 3), (2, 6)):
+            fan.run(epoch, first, 5)
+        assert place.ids() == list(range(11))
+        with place.table() as found:
+            assert "krishiv.epoch.q1-b" in found.refs()
+            assert not [name for name in found.properties if name.startswith("krishiv.epoch")]
+        other = Fan(
+            tmp_path / "other",
+            query="q2",
+            warehouse=str(place.warehouse),
+            **{**route, "keyColumns": "day"},
+        )
+        with pytest.raises(PlanningFailed, match="is upserted by 'id'"):
+            other.run(0, 0, 5)
 
 
 def test_a_new_table_goes_without_the_sinks_own_properties_where_they_are_forbidden(place, caplog):

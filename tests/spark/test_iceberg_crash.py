@@ -3,6 +3,7 @@
 import uuid
 from collections import Counter
 from collections.abc import Collection
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,14 @@ from iceberg_life import TABLE, table_of
 from java_iceberg import JavaTables
 from kafka_topics import fill, make_topic
 from killers import Killer, assert_each_once
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+from rest_catalog import open_rest_catalog, refuse_properties
 from tables import make_input
 
 from krishiv_spark.iceberg.property_keys import EPOCH_KEY
 from krishiv_spark.kafka.dev import open_cluster
+from servers.forwarding import forwarding
 
 KILLS = 2  # of the driver, and of a worker
 RECORDS = 2_400
@@ -35,8 +40,7 @@ def warehouse(tmp_path: Path) -> Path:
     return tmp_path / "warehouse"
 
 
-def assert_exact(warehouse: Path, column: str, numbers: Collection[int], java: JavaTables) -> None:
-    table = table_of(warehouse)
+def assert_exact(table: Table, column: str, numbers: Collection[int], java: JavaTables) -> None:
     readers = {
         "PyIceberg": table.scan().to_arrow()[column].to_pylist(),
         "DuckDB": [value for (value,) in read_by_duckdb(table, column)],
@@ -68,13 +72,13 @@ def kafka_job(tmp_path: Path, warehouse: Path):
 @pytest.mark.long  # a sink that is killed as below, and a source that is killed with its own sink
 def test_kills_between_kafka_and_iceberg_lose_and_repeat_nothing(kafka_job, warehouse, java):
     from_kafka(kafka_job, RECORDS, 2 * KILLS)
-    assert_exact(warehouse, "value", range(1, RECORDS + 1), java)
+    assert_exact(table_of(warehouse), "value", range(1, RECORDS + 1), java)
 
 
 @pytest.mark.soak
 def test_sixty_kills_between_kafka_and_iceberg(kafka_job, warehouse, java):
     from_kafka(kafka_job, 20 * RECORDS, 60)
-    assert_exact(warehouse, "value", range(1, 20 * RECORDS + 1), java)
+    assert_exact(table_of(warehouse), "value", range(1, 20 * RECORDS + 1), java)
 
 
 def from_kafka(job, records: int, kills: int) -> None:
@@ -101,13 +105,13 @@ def parquet_job(tmp_path: Path, warehouse: Path) -> dict[str, object]:
 @pytest.mark.timeout(2400)
 def test_kills_between_parquet_and_iceberg_lose_and_repeat_nothing(parquet_job, warehouse, java):
     from_parquet(parquet_job, FILES, KILLS)
-    assert_exact(warehouse, "id", range(FILES * ROWS), java)
+    assert_exact(table_of(warehouse), "id", range(FILES * ROWS), java)
 
 
 @pytest.mark.soak
 def test_sixty_kills_between_parquet_and_iceberg(parquet_job, warehouse, java):
     from_parquet(parquet_job, 20 * FILES, 60)
-    assert_exact(warehouse, "id", range(20 * FILES * ROWS), java)
+    assert_exact(table_of(warehouse), "id", range(20 * FILES * ROWS), java)
 
 
 def from_parquet(job, files: int, kills: int) -> None:
@@ -141,15 +145,15 @@ def test_kills_between_parquet_and_upserts_leave_the_newest_row_of_each_key(
     upsert_job, warehouse, java
 ):
     from_parquet(upsert_job, FILES, 2 * KILLS)
-    assert_exact(warehouse, "id", newest_ids(FILES * ROWS), java)
-    assert_epochs_once(warehouse)
+    assert_exact(table_of(warehouse), "id", newest_ids(FILES * ROWS), java)
+    assert_epochs_once(table_of(warehouse))
 
 
 @pytest.mark.soak
 def test_sixty_kills_between_parquet_and_upserts(upsert_job, warehouse, java):
     from_parquet(upsert_job, 20 * FILES, 60)
-    assert_exact(warehouse, "id", newest_ids(20 * FILES * ROWS), java)
-    assert_epochs_once(warehouse)
+    assert_exact(table_of(warehouse), "id", newest_ids(20 * FILES * ROWS), java)
+    assert_epochs_once(table_of(warehouse))
 
 
 def newest_ids(rows: int) -> list[int]:
@@ -157,12 +161,36 @@ def newest_ids(rows: int) -> list[int]:
     return [number for number in newest.values() if number % 7 != 3]
 
 
-def assert_epochs_once(warehouse: Path) -> None:
+def assert_epochs_once(table: Table) -> None:
     """Rows with keys hide that an epoch was committed twice: its number does not."""
-    summaries = [s.summary.additional_properties for s in table_of(warehouse).snapshots()]
+    summaries = [s.summary.additional_properties for s in table.snapshots()]
     epochs = [int(s[EPOCH_KEY]) for s in summaries if EPOCH_KEY in s]  # a compaction has none
     assert epochs
     assert len({*epochs}) == len(epochs), epochs
+
+
+@pytest.fixture
+def restricted_catalog(tmp_path: Path):
+    """A REST catalog, and a proxy before it that refuses all properties of tables."""
+    (folder := tmp_path / "rest").mkdir()
+    with open_rest_catalog(folder) as uri, forwarding(uri, refuse_properties) as refusing:
+        yield uri, refusing
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(2400)
+@pytest.mark.long  # as above, with the record of the epochs in another place, and a server
+def test_kills_of_upserts_where_the_catalog_keeps_no_properties(
+    upsert_job, restricted_catalog, java
+):
+    uri, refusing = restricted_catalog
+    upsert_job["sink_options"] |= {"catalog.type": "rest", "catalog.uri": refusing}
+    from_parquet(upsert_job, FILES, 2 * KILLS)
+    with closing(load_catalog("krishiv", type="rest", uri=uri)) as catalog:
+        table = catalog.load_table(TABLE)
+    assert_exact(table, "id", newest_ids(FILES * ROWS), java)
+    assert_epochs_once(table)
+    assert not [name for name in table.properties if name.startswith("krishiv.")]
 
 
 # --- a history
@@ -192,9 +220,11 @@ def history_job(parquet_job) -> dict[str, object]:
 def test_kills_between_parquet_and_a_history_leave_each_version_once(history_job, warehouse, java):
     rows = 2 * FILES * ROWS
     from_parquet(history_job, 2 * FILES, 2 * KILLS)
-    assert_exact(warehouse, "id", [number for number in range(rows) if number % 7 != 3], java)
+    assert_exact(
+        table_of(warehouse), "id", [number for number in range(rows) if number % 7 != 3], java
+    )
     assert read_spans(warehouse) == list_spans(rows)
-    assert_epochs_once(warehouse)
+    assert_epochs_once(table_of(warehouse))
 
 
 def read_spans(warehouse: Path) -> list[tuple[int, int | None]]:

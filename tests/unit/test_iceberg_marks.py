@@ -103,8 +103,13 @@ def test_a_query_with_epochs_goes_on_in_a_catalog_that_drops_properties(
     for epoch in (3, 3):
         new.epoch(epoch, numbered(epoch))
     assert ids(tmp_path) == list(range(40))
-    with pytest.raises(OptionError, match="does not keep the properties"):
-        IcebergLife(tmp_path, query="upserts", **CHANGES, allowMixedKeys="true").plan(numbered(3))
+    upserting = IcebergLife(tmp_path, query="upserts", **CHANGES, allowMixedKeys="true")
+    for epoch in (0, 0, 1):
+        upserting.epoch(epoch, numbered(3 + epoch))
+    assert ids(tmp_path) == list(range(50))
+    refs = table_of(tmp_path).refs()
+    summary = table_of(tmp_path).snapshot_by_id(refs["krishiv.epoch.upserts"].snapshot_id).summary
+    assert summary["krishiv.upsert.key"] == "1"
 
 
 class _Answer:

@@ -1,8 +1,11 @@
-"""The rule that a table has one key, and the properties that record it. Driver.
+"""The rule that a table has one key, and the properties or summaries that record it. Driver.
 
 A query that upserts by other columns than before, or appends, can add a second row for an existing
 key. So the table has properties with the ids of the key columns: of each query that has upserted,
 and of the newest upsert of any query. They are committed with the rows of an epoch.
+
+Where the catalog keeps no properties, the summary of an epoch's snapshot has the key, and the tag
+that records the epoch keeps the snapshot. The newest one of all such tags has the key of the table.
 
 They are not Iceberg's identifier fields. Those must be required columns, and columns of a DataFrame
 are optional: making them required would refuse writers that may have nulls, and change the schema
@@ -18,13 +21,20 @@ from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.property_keys import UPSERT_KEY, UPSERT_KEY_PREFIX, parse_count
+from krishiv_spark.iceberg.property_keys import (
+    EPOCH_PREFIX,
+    UPSERT_KEY,
+    UPSERT_KEY_PREFIX,
+    SnapshotIndex,
+    parse_count,
+)
 from krishiv_spark.runtime.once import warn_once
 from krishiv_spark.sinks.iceberg.epoch_properties import is_repeatable, read_committed_epoch
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
 
     from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochTransaction
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -33,6 +43,9 @@ __all__ = ["KeyRule"]
 
 _log = logging.getLogger(__name__)
 _PREFIX = "krishiv."
+
+_NO_KEY = "none"
+"""In the summary of an epoch that replaced all rows: keys of earlier epochs do not count."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +87,24 @@ class KeyRule:
             return
         raise OptionError(self._describe_refusal(metadata, kept))
 
-    def stage(self, transaction: EpochTransaction) -> None:
-        """Add the key's properties to the commit of an upsert; remove them if it replaces all."""
+    def summarize(self, metadata: TableMetadata) -> dict[str, str]:
+        """Return the entry for the summary of an epoch whose snapshot gets the query's tag.
+
+        An append repeats the key of the query's earlier upserts, whose snapshot loses the tag.
+        """
+        if self.replaces:
+            return {UPSERT_KEY: _NO_KEY}
+        ids = self._find_key_ids(metadata.schema())
+        ids = ids or _read_tagged_keys(metadata).get(self.query or "")
+        return {} if ids is None else {UPSERT_KEY: _to_text(ids)}
+
+    def stage(self, transaction: EpochTransaction, *, may_set: bool) -> None:
+        """Add the key's properties to the commit of an upsert; remove them if it replaces all.
+
+        Args:
+            transaction: The transaction of the commit.
+            may_set: False if the catalog keeps no properties.
+        """
         metadata = transaction.table_metadata
         properties = metadata.properties
         if self.replaces:
@@ -88,9 +117,9 @@ class KeyRule:
                 transaction.remove_properties(*found)
             return
         ids = self._find_key_ids(metadata.schema())
-        if ids is None or not self._catalog_keeps(properties):
+        if ids is None or not (may_set and self._catalog_keeps(properties)):
             return
-        text = ",".join(map(str, sorted(ids)))
+        text = _to_text(ids)
         names = [UPSERT_KEY, *([f"{UPSERT_KEY_PREFIX}{self.query}"] if self._is_repeatable else [])]
         if changed := {name: text for name in names if properties.get(name) != text}:
             transaction.set_properties(changed)
@@ -118,18 +147,19 @@ class KeyRule:
         return known if len(known) == len(found) else None
 
     def _get_query_key(self, metadata: TableMetadata) -> frozenset[int] | None:
-        return (
-            _parse_key(metadata.properties, f"{UPSERT_KEY_PREFIX}{self.query}")
-            if self._is_repeatable
-            else None
-        )
+        if self.query is None or not self._is_repeatable:
+            return None
+        kept = _parse_property(metadata.properties, f"{UPSERT_KEY_PREFIX}{self.query}")
+        return kept or _read_tagged_keys(metadata).get(self.query)
 
     def _get_table_key(self, metadata: TableMetadata) -> frozenset[int] | None:
         """Return the key of the table by all queries; identifier fields bind upserts only.
 
         A program that sets them declares that rows are distinct, not that it upserts.
         """
-        kept = _parse_key(metadata.properties, UPSERT_KEY)
+        kept = _parse_property(metadata.properties, UPSERT_KEY)
+        if kept is None:
+            kept = next(reversed(_read_tagged_keys(metadata).values()), None)
         if kept is None and self.keys:
             kept = frozenset(metadata.schema().identifier_field_ids) or None
         return kept
@@ -176,21 +206,67 @@ class KeyRule:
         )
 
 
-def _parse_key(properties: Mapping[str, str], name: str) -> frozenset[int] | None:
+def _read_tagged_keys(metadata: TableMetadata) -> dict[str, frozenset[int]]:
+    """Return the keys in the summaries of the snapshots that tags of queries name.
+
+    Returns:
+        The ids of the key columns by query, in the order of the snapshots. Keys from before an
+        epoch that replaced all rows are left out.
+
+    Raises:
+        OptionError: If a summary has something else.
+    """
+    names = [name for name in metadata.refs if name.startswith(EPOCH_PREFIX)]
+    if not names:
+        return {}
+    index = SnapshotIndex(metadata)
+    tagged = [(index.get(metadata.refs[name].snapshot_id), name) for name in names]
+    found: dict[str, frozenset[int]] = {}
+    for snapshot, name in sorted(tagged, key=lambda pair: _get_order(pair[0])):
+        text = (
+            None
+            if snapshot is None or snapshot.summary is None
+            else snapshot.summary.get(UPSERT_KEY)
+        )
+        if text == _NO_KEY:
+            found.clear()
+        elif text is not None:
+            where = f"entry {UPSERT_KEY!r} in the summary of the snapshot of tag {name!r}"
+            found[name.removeprefix(EPOCH_PREFIX)] = _parse_key(text, where)
+    return found
+
+
+def _get_order(snapshot: Snapshot | None) -> tuple[int, int]:
+    # Snapshots of format version 1 have no sequence numbers.
+    return (0, 0) if snapshot is None else (snapshot.sequence_number or 0, snapshot.timestamp_ms)
+
+
+def _to_text(ids: frozenset[int]) -> str:
+    return ",".join(map(str, sorted(ids)))
+
+
+def _parse_property(properties: Mapping[str, str], name: str) -> frozenset[int] | None:
     """Return the ids that a property contains; None if there is no such property.
 
     Raises:
         OptionError: If the property is not a list of ids.
     """
     text = properties.get(name)
-    if text is None:
-        return None
+    return None if text is None else _parse_key(text, f"table property {name!r}")
+
+
+def _parse_key(text: str, where: str) -> frozenset[int]:
+    """Return the ids of the key columns.
+
+    Raises:
+        OptionError: If the text is not a list of ids.
+    """
     numbers = [parse_count(part) for part in text.split(",")]
     found = frozenset(number for number in numbers if number is not None)
     if len(found) < len(numbers):
         raise OptionError(
-            f"{FORMAT}: table property {name!r} is {text[:100]!r}: it must be the ids of the key "
-            "columns, separated by commas. Correct or remove it"
+            f"{FORMAT}: {where} is {text[:100]!r}: it must be the ids of the key columns, "
+            "separated by commas. Correct or remove it"
         )
     return found
 

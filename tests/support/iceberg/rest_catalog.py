@@ -4,6 +4,7 @@
 put into a server here.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from krishiv_spark.kafka.dev.maven import Jar, bring, java
+from servers.forwarding import Message
 from servers.spark_clients import client_jars
 from servers.stores import Store
 
@@ -83,3 +85,16 @@ def _served(jvm, folder: Path, store: Store | None) -> int:
     server.setHandler(context)
     server.start()
     return server.getURI().getPort()
+
+
+def refuse_properties(request):
+    """Answer 400 to every request that sets properties."""
+    if request.method != "POST" or "/tables" not in request.path:
+        return request
+    body = json.loads(request.body)
+    actions = {one["action"] for one in body.get("updates", ())}
+    if body.get("properties") or "set-properties" in actions:
+        error = {"message": "prohibited keys", "type": "BadRequestException", "code": 400}
+        refused = json.dumps({"error": error}).encode()
+        return Message({"Content-Type": "application/json"}, refused, status=400)
+    return request
