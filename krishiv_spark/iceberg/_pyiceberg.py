@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import _ENV_CONFIG, Catalog, MetastoreCatalog
 from pyiceberg.manifest import ManifestFile, _ManifestCache
+from pyiceberg.table.metadata import TableMetadataCommonFields
 from pyiceberg.table.update import (
     _apply_table_update,
     _TableMetadataUpdateContext,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
     from krishiv_spark.iceberg.planning import DeleteFile
@@ -44,6 +46,7 @@ __all__ = [
     "read_configured_settings",
     "read_deleted_positions",
     "remove_written",
+    "search_snapshots_from_newest",
     "to_schema_without_ids",
     "write_header",
     "write_metadata",
@@ -75,6 +78,19 @@ class ExactManifestCache(_ManifestCache):
         """Return one object for all lists that have the same entry for a manifest."""
         found = super().get_or_cache(manifest_file)
         return found if found._data == manifest_file._data else manifest_file
+
+
+def search_snapshots_from_newest() -> None:
+    """Make PyIceberg find a snapshot by id from the newest one on, of thousands. Driver.
+
+    A commit searches nine times, nearly always for the newest snapshot or its parent.
+    """
+    TableMetadataCommonFields.snapshot_by_id = _find_snapshot  # type: ignore[method-assign]
+
+
+def _find_snapshot(self: TableMetadataCommonFields, snapshot_id: int) -> Snapshot | None:
+    newest_first = reversed(self.snapshots)
+    return next((one for one in newest_first if one.snapshot_id == snapshot_id), None)
 
 
 def commit_once(

@@ -99,7 +99,7 @@ class MetadataFiles:
         metadata = TableMetadataUtil.parse_obj(found)
         lists = {key: scan.complete(getattr(metadata, _LISTS[key])) for key, scan in scans.items()}
         self._known.put(folder, lists)
-        update = {_LISTS[key]: [*one.items] for key, one in lists.items()}
+        update = {_LISTS[key]: one.items for key, one in lists.items()}
         return metadata.model_copy(update=update)
 
     def write(self, metadata: TableMetadata, file: OutputFile) -> None:

@@ -6,6 +6,10 @@ compares texts and parses only items whose text is new (`ListScan`), and writing
 items that are new (`ListText.replace_items`).
 
 The bytes decide. Items of another writer with known ids and another text are parsed again.
+
+To touch thousands of models costs as much as a small commit, since they are scattered in memory. So
+positions are arrays, lists are shared and not copied, and a list that only grew is recognized by
+its pointers (`is_extension`).
 """
 
 from __future__ import annotations
@@ -18,9 +22,12 @@ from functools import cached_property
 from itertools import islice, takewhile
 from json import JSONDecoder
 from operator import is_
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["NO_ITEMS", "ListScan", "ListText"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["NO_ITEMS", "ListScan", "ListText", "is_extension"]
 
 _ID = "snapshot-id"
 """The key of each item by which an expiry or another order is recognized: a hint only."""
@@ -34,7 +41,26 @@ _ITEM_BYTES = 4096
 """Bytes that are decoded first to find the end of an item: more than most items have."""
 
 
-@dataclass(frozen=True)
+Positions: TypeAlias = npt.NDArray[np.int64]
+
+_NO_POSITIONS: Positions = np.empty(0, np.int64)
+
+
+def is_extension(items: list[Any], known: list[Any]) -> bool:
+    """Return True if a list starts with all items of another one, and has more.
+
+    False if there are none, or the first is another model, even an equal one.
+    """
+    if not (known and items and known[0] is items[0]):
+        return False
+    try:
+        # Lists are compared up to the first difference; equal pointers are not followed.
+        return bool(known < items)
+    except TypeError:  # that item is another one: models have no order
+        return False
+
+
+@dataclass(frozen=True, eq=False)
 class ListText:
     """A list of models with their text.
 
@@ -42,13 +68,13 @@ class ListText:
         text: The text, from the start of the first item to the end of the last one.
         starts: The position of each item in the text.
         ends: The position after each item.
-        items: The models, each as its text defines it.
+        items: The models, each as its text defines it. The list is never changed.
     """
 
-    text: bytes = b""
-    starts: Sequence[int] = ()
-    ends: Sequence[int] = ()
-    items: Sequence[Any] = ()
+    text: bytes
+    starts: Positions
+    ends: Positions
+    items: list[Any]
 
     @cached_property
     def indices(self) -> dict[object, int]:
@@ -60,7 +86,8 @@ class ListText:
 
         Bytes are compared, separators included; each at most a few times.
         """
-        own, start, most = memoryview(self.text), self.starts[first], len(self.items) - first
+        own, most = memoryview(self.text), len(self.items) - first
+        start = int(self.starts[first])
         if not text.startswith(own[start : self.ends[first]], at):
             return 0
         if text.startswith(own[start : self.ends[-1]], at):
@@ -68,14 +95,14 @@ class ListText:
         equal, shift = 1, at - start
         while equal < most:
             half = equal + (most - equal + 1) // 2
-            begin, end = self.ends[first + equal - 1], self.ends[first + half - 1]
+            begin, end = int(self.ends[first + equal - 1]), int(self.ends[first + half - 1])
             if text.startswith(own[begin:end], begin + shift):
                 equal = half
             else:
                 most = half - 1
         return equal
 
-    def replace_items(self, items: Sequence[Any], dump: Callable[[Any], str]) -> ListText:
+    def replace_items(self, items: list[Any], dump: Callable[[Any], str]) -> ListText:
         """Return the text of a list that shares items with this one.
 
         Args:
@@ -89,7 +116,7 @@ class ListText:
                 cursor = self.indices.get(items[index].snapshot_id, cursor)
             count = self._count_same(cursor, items, index)
             if count:
-                begin, end = self.starts[cursor], self.ends[cursor + count - 1]
+                begin, end = int(self.starts[cursor]), int(self.ends[cursor + count - 1])
                 parts.append(memoryview(self.text)[begin:end])
                 spans.add_run(self, cursor, count, at - begin)
                 cursor += count
@@ -98,34 +125,52 @@ class ListText:
                 spans.add(at, at + len(parts[-1]))
             index += count or 1
             at += len(parts[-1]) + 1
-        return ListText(b",".join(parts), spans.starts, spans.ends, tuple(items))
+        return ListText(b",".join(parts), *spans.to_arrays(), items)
 
-    def _count_same(self, first: int, items: Sequence[Any], index: int) -> int:
+    def _count_same(self, first: int, items: list[Any], index: int) -> int:
         """Return the number of items from `first` on that `items` has too, from `index` on."""
+        if not (first or index) and is_extension(items, self.items):
+            return len(self.items)  # the usual case
         same = map(is_, islice(self.items, first, None), islice(items, index, None))
         return sum(takewhile(bool, same))
 
 
-NO_ITEMS = ListText()
+NO_ITEMS = ListText(b"", _NO_POSITIONS, _NO_POSITIONS, [])
 
 
 class _Spans:
     """The positions of items in a text."""
 
     def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.ends: list[int] = []
+        self._starts: list[Positions] = []
+        self._ends: list[Positions] = []
+        self._new: list[tuple[int, int]] = []
+        self.end = 0
 
     def add(self, start: int, end: int) -> None:
-        self.starts.append(start)
-        self.ends.append(end)
+        self._new.append((start, end))
+        self.end = end
 
     def add_run(self, known: ListText, first: int, count: int, shift: int) -> None:
         """Add consecutive items of a list, whose positions differ by `shift`."""
-        starts, ends = (one[first : first + count] for one in (known.starts, known.ends))
-        # Nearly always, the list only grows at its end.
-        self.starts += [at + shift for at in starts] if shift else starts
-        self.ends += [at + shift for at in ends] if shift else ends
+        self._flush()
+        self._starts.append(known.starts[first : first + count] + shift)
+        self._ends.append(known.ends[first : first + count] + shift)
+        self.end = int(self._ends[-1][-1])
+
+    def to_arrays(self) -> tuple[Positions, Positions]:
+        """Return the starts and the ends of all items."""
+        self._flush()
+        if not self._starts:
+            return _NO_POSITIONS, _NO_POSITIONS
+        return np.concatenate(self._starts), np.concatenate(self._ends)
+
+    def _flush(self) -> None:
+        if self._new:
+            starts, ends = np.array(self._new, np.int64).T
+            self._starts.append(starts)
+            self._ends.append(ends)
+            self._new = []
 
 
 class ListScan:
@@ -188,7 +233,7 @@ class ListScan:
         for position, model in zip(self._positions, models, strict=True):
             self._items[position] = model
         # The text of the file, since a copy of the list takes longer than to compare it.
-        return ListText(self._text, self._spans.starts, self._spans.ends, tuple(self._items))
+        return ListText(self._text, *self._spans.to_arrays(), self._items)
 
     def _scan(self, at: int) -> int:
         text = self._text
@@ -205,7 +250,8 @@ class ListScan:
         known, first = self._known, self._cursor
         count = known.count_equal(first, self._text, at) if first < len(known.items) else 0
         if count:
-            self._items += known.items[first : first + count]
+            is_all = not self._items and count == len(known.items)
+            self._items += known.items if is_all else known.items[first : first + count]
             self._spans.add_run(known, first, count, at - known.starts[first])
             self._cursor += count
         else:
@@ -216,7 +262,7 @@ class ListScan:
             self._items.append(None)
             self.new.append(item)
             self._spans.add(at, end)
-        return self._spans.ends[-1]
+        return self._spans.end
 
 
 def _decode_at(text: bytes, at: int) -> tuple[Any, int]:

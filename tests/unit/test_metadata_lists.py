@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from operator import is_
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
@@ -25,8 +26,9 @@ from pyiceberg.table.update import (
 from pyiceberg.types import LongType, NestedField
 
 from krishiv_spark.iceberg import metadata_lists
-from krishiv_spark.iceberg._pyiceberg import apply_updates
+from krishiv_spark.iceberg._pyiceberg import apply_updates, search_snapshots_from_newest
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
+from krishiv_spark.iceberg.metadata_lists import is_extension
 
 IO = PyArrowFileIO()
 
@@ -200,6 +202,22 @@ def test_only_new_items_are_serialized(files, monkeypatch, version):
     writer.write(metadata, IO.new_output(path := files.next()))
     assert dumped == [31, 61]
     assert FromInputFile.table_metadata(IO.new_input(path)) == metadata
+
+
+def test_a_list_that_only_grew_is_recognized_without_comparing_its_models():
+    known = [object() for _ in range(5)]
+    assert is_extension([*known, object()], known)
+    others = [known, known[:4], known[1:], [*known[:3], object(), *known[3:], object()], []]
+    assert not any(is_extension(items, known) for items in others)
+    assert not is_extension(known, [])
+
+
+def test_a_snapshot_is_found_from_the_newest_one_on():
+    metadata = make(5)
+    search_snapshots_from_newest()
+    found = [metadata.snapshot_by_id(one.snapshot_id) for one in metadata.snapshots]
+    assert all(map(is_, found, metadata.snapshots))
+    assert metadata.snapshot_by_id(7) is None
 
 
 def test_an_upgraded_table_gets_the_sequence_numbers_of_its_snapshots(files):

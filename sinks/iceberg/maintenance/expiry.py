@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from operator import attrgetter, is_
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import ManifestEntryStatus
@@ -24,6 +23,7 @@ from krishiv_spark.iceberg.commit_rules import find_named_ids, get_aging_time_ms
 from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.file_io import get_guarded_io
 from krishiv_spark.iceberg.guarded_catalog import GuardedMetastoreCatalog
+from krishiv_spark.iceberg.metadata_lists import is_extension
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import OwnFiles
 from krishiv_spark.iceberg.property_keys import MERGE_MODE, iterate_ancestors, parse_count
@@ -133,15 +133,18 @@ class Retention:
             metadata: Metadata of the table, before the commit.
             now_ms: The time at which ages are measured, see `get_aging_time_ms`.
         """
-        protected = set(find_named_ids(metadata))
-        there = metadata.snapshots
-        if protected:
-            there = [one for one in there if one.snapshot_id not in protected]
-        count, limit_ms = len(there) + 1, now_ms - self.age_ms  # this commit adds the newest
+        protected, limit_ms = set(find_named_ids(metadata)), now_ms - self.age_ms
+        others = (one for one in metadata.snapshots if one.snapshot_id not in protected)
+        count = len(metadata.snapshots) - len(protected) + 1  # this commit adds the newest
         over = 0 if self.most is None else count - self.most
-        old = sum(map(limit_ms.__ge__, map(attrgetter("timestamp_ms"), there)))
-        if count - self.least < self.lump or max(over, old) < self.lump:
-            return []  # the usual case, without sorting
+        # Metadata list snapshots in the order of commits.
+        is_old = any(one.timestamp_ms <= limit_ms for one in islice(others, 1))
+        if count - self.least < self.lump or (over < self.lump and not is_old):
+            return []  # the usual case, without a look at each snapshot
+        there = [one for one in metadata.snapshots if one.snapshot_id not in protected]
+        old = sum(one.timestamp_ms <= limit_ms for one in there)
+        if max(over, old) < self.lump:
+            return []
         candidates = enumerate(sorted(there, key=_commit_order)[: count - self.least])
         expired = takewhile(
             lambda pair: pair[0] < over or pair[1].timestamp_ms <= limit_ms, candidates
@@ -302,8 +305,7 @@ def delete_expired_files(table: Table, before: TableMetadata) -> None:
     """
     try:
         after = table.metadata
-        count = len(before.snapshots)
-        if count <= len(after.snapshots) and all(map(is_, before.snapshots, after.snapshots)):
+        if is_extension(after.snapshots, before.snapshots):
             return  # the usual case, of catalogs whose client writes the metadata
         there = {snapshot.snapshot_id for snapshot in after.snapshots}
         expired = [one for one in before.snapshots if one.snapshot_id not in there]
