@@ -49,12 +49,13 @@ _BEGINNINGS: dict[WireFormat, str] = {
     "headers": "has no schema: no header names it, and the bytes do not begin with its id",
     "apicurio": "does not begin with a zero byte and the schema's id in eight bytes: compare "
     "'registry.wire.format' with the settings of the writer",
+    "glue": "does not begin as a serializer of AWS Glue's schema registry writes it (a byte of 3, "
+    "0 or 5 for the compression, and a UUID), or its compression is damaged",
 }
 """By the form of headers: the fault of a value that does not begin with one."""
 _OF_GLUE = (
-    "begins as a serializer of AWS Glue's schema registry writes it (with the schema version {}), "
-    "which is not read: read the values with 'valueFormat' = 'raw' and decode them by AWS's "
-    "library, or let the writer use a registry with Confluent's interface"
+    "begins as a serializer of AWS Glue's schema registry writes it (with the schema version {}): "
+    "set 'registry.wire.format' = 'glue'"
 )
 
 
@@ -223,7 +224,7 @@ class RegisteredValues:
             return "is missing (a tombstone)"
         frames = read_frames(pa.array([value], pa.binary()), self._wire)
         if not frames.find_ids():
-            version = find_glue_version(value)
+            version = None if self._wire == "glue" else find_glue_version(value)
             return _BEGINNINGS[self._wire] if version is None else _OF_GLUE.format(version)
         (number,) = frames.find_ids()
         decoder = self._decoder(frames.guids.get(number, number))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -12,20 +13,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.kafka.records.scanner import INFLATED_BYTES
 
 __all__ = ["Framed", "WireFormat", "find_glue_version", "join_headers", "read_frames"]
 
-WireFormat: TypeAlias = Literal["confluent", "headers", "apicurio"]
+WireFormat: TypeAlias = Literal["confluent", "headers", "apicurio", "glue"]
 """The location of the schema's id: before the data in four bytes (``confluent``), in a header of
-the record (``headers``), before the data in eight bytes (``apicurio``)."""
+the record (``headers``), before the data in eight bytes (``apicurio``), before the data as a UUID
+(``glue``)."""
 
-_ID_BYTES = {"confluent": 4, "headers": 4, "apicurio": 8}
+_ID_BYTES: Mapping[WireFormat, int] = {"confluent": 4, "headers": 4, "apicurio": 8}
 _GUID_BYTES = 16
 """Confluent's wire formats: a zero byte and the id (big-endian), or a byte of 1 and the GUID.
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/"""
 _FIRST_GUID = 2**62
 """Number of the first GUID of a batch, where ids of schemas end."""
-_GLUE_VERSION, _GLUE_COMPRESSIONS, _GLUE_BYTES = 3, {0, 5}, 18
+_ZLIB = 5
+_GLUE_VERSION, _GLUE_COMPRESSIONS, _GLUE_BYTES = 3, (0, _ZLIB), 18
 """The header of AWS Glue's serializers: a version, the compression (0 none, 5 zlib), and a UUID."""
 _NO_VALUE = -1
 _BAD = -2
@@ -71,6 +75,8 @@ def read_frames(values: pa.BinaryArray, wire: WireFormat = "confluent") -> Frame
         values: Records after their headers; null for none.
         wire: The form of the headers; for ``headers`` see `join_headers`.
     """
+    if wire == "glue":
+        return _read_glue(values)
     id_bytes = _ID_BYTES[wire]
     offsets, data = _buffers(values)
     starts, ends = offsets[:-1].copy(), offsets[1:].copy()
@@ -103,11 +109,55 @@ def _read_guids(
     rows = rows[data[starts[rows]] == 1]
     if not len(rows):
         return {}
-    octets = data[(starts[rows] + 1)[:, None] + np.arange(_GUID_BYTES)]
-    found, numbers = np.unique(octets, axis=0, return_inverse=True)
-    ids[rows] = _FIRST_GUID + numbers.reshape(-1)
+    ids[rows], guids = _number_guids(data, starts[rows] + 1)
     sizes[rows] = 1 + _GUID_BYTES
-    return {_FIRST_GUID + n: str(UUID(bytes=each.tobytes())) for n, each in enumerate(found)}
+    return guids
+
+
+def _number_guids(
+    data: NDArray[np.uint8], at: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], dict[int, str]]:
+    """Return a number for each GUID, and the GUIDs by their numbers."""
+    octets = data[at[:, None] + np.arange(_GUID_BYTES)]
+    found, numbers = np.unique(octets, axis=0, return_inverse=True)
+    guids = {_FIRST_GUID + n: str(UUID(bytes=each.tobytes())) for n, each in enumerate(found)}
+    return _FIRST_GUID + numbers.reshape(-1), guids
+
+
+def _read_glue(values: pa.BinaryArray) -> Framed:
+    """Read the headers of AWS Glue's serializers, and decompress the records after them."""
+    offsets, data = _buffers(values)
+    starts, ends = offsets[:-1].copy(), offsets[1:].copy()
+    ids = np.full(len(values), _BAD, np.int64)
+    rows = np.flatnonzero(ends - starts >= _GLUE_BYTES)
+    rows = rows[data[starts[rows]] == _GLUE_VERSION]
+    rows = rows[np.isin(data[starts[rows] + 1], _GLUE_COMPRESSIONS)]
+    ids[rows], guids = _number_guids(data, starts[rows] + 2)
+    packed = rows[data[starts[rows] + 1] == _ZLIB]
+    starts += _GLUE_BYTES
+    parts, size = [data], len(data)
+    for row in packed:
+        found = _inflate(data[starts[row] : ends[row]].tobytes())
+        if found is None:
+            ids[row] = _BAD
+            continue
+        parts.append(np.frombuffer(found, np.uint8))
+        starts[row], ends[row] = size, size + len(found)
+        size += len(found)
+    if values.null_count:
+        ids[values.is_null().to_numpy(zero_copy_only=False)] = _NO_VALUE
+    starts[ids < 0] = _NO_VALUE
+    return Framed(np.concatenate(parts) if len(parts) > 1 else data, starts, ends, ids, guids)
+
+
+def _inflate(packed: bytes) -> bytes | None:
+    """Return a record without its compression; None if it is damaged, or too large."""
+    inflater = zlib.decompressobj()
+    try:
+        found = inflater.decompress(packed, INFLATED_BYTES)
+    except zlib.error:
+        return None
+    return found if inflater.eof else None
 
 
 def join_headers(values: pa.BinaryArray, headers: pa.ListArray, part: str) -> pa.Array:

@@ -20,6 +20,7 @@ from krishiv_spark.errors import KrishivError, OptionError, SchemaError
 from krishiv_spark.kafka.schemas.avro.avro_types import AvroType, parse_avro_schema
 from krishiv_spark.kafka.schemas.frames import WireFormat
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
+from krishiv_spark.kafka.schemas.schema_folder import SchemaFolder, is_folder
 from krishiv_spark.messages.redaction import redact
 from krishiv_spark.messages.suggestions import did_you_mean
 from krishiv_spark.options import Duration
@@ -142,6 +143,12 @@ class RegistrySettings:
                 raise ValueError(f"unknown option 'registry.{name}'; {_nearest(name, names)}")
         if not found.get("url"):
             raise ValueError("option 'registry.url' is missing: the address of the schema registry")
+        wire = _read_wire(own.get("wire.format", "confluent"))
+        if (wire == "glue") != is_folder(found["url"]):
+            raise ValueError(
+                "options 'registry.wire.format' = 'glue' and 'registry.url' = 'file:///…' belong "
+                "together: AWS Glue's registry is read from a folder with its schemas"
+            )
         return cls(
             tuple(sorted(found.items())),
             own.get("subject"),
@@ -151,7 +158,7 @@ class RegistrySettings:
             _read_version("key.version", own.get("key.version", "latest")),
             own.get("message"),
             own.get("key.message"),
-            _read_wire(own.get("wire.format", "confluent")),
+            wire,
         )
 
     def secrets(self) -> set[str]:
@@ -177,11 +184,16 @@ class RegistrySettings:
         return self.key_message if part == "key" else self.message
 
     def check_messages(self, value_form: str, key_form: str) -> None:
-        """Refuse the name of a message for values or keys of another form than Protobuf.
+        """Refuse the name of a message for another form than Protobuf, and Protobuf of AWS Glue.
 
         Raises:
             ValueError: If there is one.
         """
+        if self.wire == "glue" and "protobuf" in {value_form, key_form}:
+            raise ValueError(
+                "option 'registry.wire.format' = 'glue' is for Avro and JSON Schema, and not for "
+                "Protobuf"
+            )
         for prefix, part, name, form in (
             ("", "value", self.message, value_form),
             ("key.", "key", self.key_message, key_form),
@@ -423,6 +435,8 @@ class SchemaRegistry:
                 if error.http_status_code in _REFUSED:
                     raise self._refused(f"{verb} {what}", error) from None
                 last = self._settings.hide(str(error))
+            except SchemaError:  # two files of a folder
+                raise
             except Exception as error:  # the client has no base class  # noqa: BLE001
                 last = self._settings.hide(f"{type(error).__name__}: {error}")
             if not is_told:
@@ -505,6 +519,8 @@ def _create_client(settings: RegistrySettings) -> Any:
             f"the option 'registry.url' needs a library that is missing ({error}): "
             "pip install 'krishiv-spark[registry]'"
         ) from None
+    if is_folder(dict(settings.values)["url"]):
+        return SchemaFolder(dict(settings.values)["url"])
     conf: dict[str, Any] = {**dict(settings.values), "timeout": _REQUEST_S, "max.retries": 0}
     try:
         return SchemaRegistryClient(conf)
