@@ -78,7 +78,10 @@ class FileKeys:
 
     @classmethod
     def build(cls, pieces: Iterable[pa.Table]) -> FileKeys:
-        """Build the index of the key columns of a file, given piece by piece in their order."""
+        """Build the index of the key columns of a file, given piece by piece in their order.
+
+        It takes about 25 bytes of memory for each row meanwhile.
+        """
         hashes: list[_Hashes] = [np.empty(0, np.uint64)]
         valid: list[np.ndarray[Any, Any]] = [np.empty(0, bool)]
         kept: list[pa.Table] = []
@@ -87,12 +90,19 @@ class FileKeys:
             valid.append(_find_valid(piece))
             if not _determines_key(piece.schema):
                 kept.append(piece)
-        positions = np.flatnonzero(np.concatenate(valid))  # a row with a null has no key
-        own = np.concatenate(hashes)[positions]
-        order = np.argsort(own, kind="stable")
+        own, has_key = np.concatenate(hashes), np.concatenate(valid)
+        hashes.clear()
+        valid.clear()
         short = np.int32 if len(own) < _MOST_SHORT else np.int64
+        positions = None
+        if not has_key.all():  # a row with a null has no key
+            positions = np.flatnonzero(has_key).astype(short)
+            own = own[positions]
+        order = np.argsort(own, kind="stable")
+        own = own[order]
+        order = order.astype(short)
         keys = pa.concat_tables(kept) if kept else None
-        return cls(own[order], positions[order].astype(short), keys)
+        return cls(own, order if positions is None else positions[order], keys)
 
     @property
     def nbytes(self) -> int:
