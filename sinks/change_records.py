@@ -131,7 +131,7 @@ class ChangeRecords:
             SchemaError: If the table cannot follow a record.
         """
         if not self._follow(batch):
-            return Examined(_NO_CHANGES, {})
+            return Examined((), {})
         found, bad = self._decoder.decode_good(
             batch.column("value"), batch.column("key"), lambda row: _locate(batch, row)
         )
@@ -140,7 +140,7 @@ class ChangeRecords:
         if unfit:
             stays = ~np.isin(found.records, [*unfit])
             changes = changes.filter(pa.array(stays))
-        return Examined(changes, {**bad, **unfit})
+        return Examined((changes,), {**bad, **unfit})
 
     def _follow(self, batch: pa.RecordBatch) -> bool:
         """Add the columns that the schemas of records describe, as `schemaEvolution` allows.

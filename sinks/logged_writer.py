@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias, final
 
@@ -54,11 +54,11 @@ class Examined:
 
     Attributes:
         rows: The good rows, in the form that `Writer.stage` takes: other columns, or another
-            number of rows.
+            number of rows. The batches may have different columns.
         bad: The reason of each bad row, by its number: a predicate, as in "has no key".
     """
 
-    rows: pa.RecordBatch
+    rows: Sequence[pa.RecordBatch]
     bad: Mapping[int, str]
 
 

@@ -240,8 +240,9 @@ class RecordLetters:
             examine: The sink's function.
         """
         found = examine(batch)
-        if found.rows.num_rows:
-            yield pa.record_batch([found.rows.to_struct_array()], [ROWS])
+        for rows in found.rows:
+            if rows.num_rows:
+                yield pa.record_batch([rows.to_struct_array()], [ROWS])
         if not found.bad:
             return
         numbers = sorted(found.bad)

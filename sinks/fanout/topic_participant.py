@@ -21,7 +21,14 @@ from krishiv_spark.sinks.fanout.participant import FanoutParticipant, StagedPart
 from krishiv_spark.sinks.participant import Participant, TargetRecord
 from krishiv_spark.sinks.topic_route import TopicTable
 
-__all__ = ["KnownTable", "KnownTables", "StagedTopics", "TopicsParticipant", "route_of_topic"]
+__all__ = [
+    "KnownTable",
+    "KnownTables",
+    "StagedTopics",
+    "TopicsParticipant",
+    "explain_shared_table",
+    "route_of_topic",
+]
 
 _ADOPT = (
     "or, to go on with the present table, stop the query and run 'krishiv-spark log adopt': rows "
@@ -32,6 +39,15 @@ _ADOPT = (
 def route_of_topic(topic: str) -> str:
     """Return the name of a topic's route. Tables know the query by it, so it never changes."""
     return f"t{hashlib.sha256(topic.encode()).hexdigest()[:20]}"
+
+
+def explain_shared_table(one: str, other: str, name: str | None) -> str:
+    """Return the message for two topics whose table is the same one."""
+    return (
+        f"the topics {one!r} and {other!r} have one table, {name}: rows of one would replace those "
+        "of the other. Nothing of the epoch was written: give 'table' more parts of the topic, as "
+        "in '${topic.2}.${topic.last}', or leave one of the topics out of the query"
+    )
 
 
 class KnownTable(BaseModel, frozen=True):
@@ -171,12 +187,7 @@ class TopicsParticipant(Participant[StagedTopics]):
         for topic, target in targets.items():
             other = topics.setdefault(target, topic)
             if other != topic:
-                raise CommitRejected(
-                    f"the topics {other!r} and {topic!r} have one table, {self._describe(topic)}: "
-                    "rows of one would replace those of the other. Nothing of the epoch was "
-                    "written: give 'table' more parts of the topic, as in "
-                    "'${topic.2}.${topic.last}', or leave one of the topics out of the query"
-                )
+                raise CommitRejected(explain_shared_table(other, topic, self._describe(topic)))
 
     def _check_table(self, query: str, epoch: Epoch, table: TopicTable, known: KnownTables) -> None:
         """Compare a table with the record of it.
@@ -195,6 +206,13 @@ class TopicsParticipant(Participant[StagedTopics]):
         target = part.target()
         name = f"table {self._describe(table.topic)} of topic {table.topic!r}"
         if before is not None and target != before.target:
+            for other, own in known.tables.items():
+                if own.target == target:
+                    raise CommitRejected(
+                        f"{name} is now the one that had the rows of topic {other!r}: tables were "
+                        f"renamed since epoch {before.epoch}. Nothing of epoch {epoch.number} was "
+                        "written. Rename them back"
+                    )
             raise CommitRejected(
                 f"{name} was removed and created again since epoch {before.epoch}: it is {target}, "
                 f"and was {before.target}, so that it lacks the rows of earlier epochs. Nothing of "

@@ -26,6 +26,7 @@ from krishiv_spark.sinks.fanout.topic_participant import (
     KnownTables,
     StagedTopics,
     TopicsParticipant,
+    explain_shared_table,
     route_of_topic,
 )
 from krishiv_spark.sinks.fanout.writer import RunningStages
@@ -40,6 +41,9 @@ from krishiv_spark.storage import StoreUrl
 __all__ = ["TopicTablesWriter"]
 
 _TOPIC = "topic"
+
+_OF_TOPIC = "_krishiv_topic"
+"""The last column of changes that the examiner has decoded: the topic of all of them."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,8 @@ class TopicTablesWriter(LoggedWriter[StagedTopics, TopicPlan]):
             return self._opened[topic]
         table = self._pattern_of_tasks.find_table(topic, rows)
         before = plan.known.tables.get(topic)
+        if before is None:
+            self._check_distinct(topic, plan)
         route = self._pattern_of_tasks.of_topic(table, must_exist=before is not None)
         try:
             found = _Opened(table, route, route.plan(None))
@@ -192,6 +198,31 @@ class TopicTablesWriter(LoggedWriter[StagedTopics, TopicPlan]):
             raise type(error)(f"topic {topic!r}{known}: {error}") from error
         self._opened[topic] = found
         return found
+
+    def _check_distinct(self, topic: str, plan: TopicPlan) -> None:
+        """Refuse a new topic whose table is that of another topic, before its rows are staged.
+
+        New topics of one epoch in several tasks are compared when it is committed.
+        """
+        name = self._name_table(topic)
+        for other in {**plan.known.tables, **self._opened}:
+            if other != topic and self._name_table(other) == name:
+                raise OptionError(f"{self.format_name}: {explain_shared_table(other, topic, name)}")
+
+    def _name_table(self, topic: str) -> str | None:
+        """Return the name of a topic's table; None if the present expression gives it none."""
+        if topic not in self._names:
+            try:
+                named = self._pattern_of_tasks.of_topic(TopicTable(topic=topic)).options
+            except OptionError:
+                return None
+            self._names[topic] = getattr(named, "table_name", topic)
+        return self._names[topic]
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """The names of topics' tables, each computed once in a task."""
+        return {}
 
     def stage(
         self, batches: Iterator[pa.RecordBatch], task: Task, plan: TopicPlan
@@ -229,6 +260,10 @@ class TopicTablesWriter(LoggedWriter[StagedTopics, TopicPlan]):
                 yield from self._divide_batch(batch)
 
     def _divide_batch(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        last = batch.num_columns - 1
+        if batch.schema.names[last] == _OF_TOPIC:
+            yield batch.column(last)[0].as_py(), batch.remove_column(last)
+            return
         column = batch.column(self._place)
         if column.null_count:
             raise SchemaError(
@@ -251,27 +286,31 @@ class TopicTablesWriter(LoggedWriter[StagedTopics, TopicPlan]):
     def create_examiner(self, plan: TopicPlan) -> Examiner | None:
         """Executor: return a function that finds the bad records of all topics.
 
-        The good ones are returned unchanged, since the changes of different tables have different
-        columns: `stage` decodes them again.
+        The good ones are returned as changes, a batch for each topic: the changes of different
+        tables have different columns.
         """
         if not self.examines_rows:
             return None
         examiners: dict[str, Examiner] = {}
 
         def examine(batch: pa.RecordBatch) -> Examined:
+            good: list[pa.RecordBatch] = []
             bad: dict[int, str] = {}
             column = batch.column(self._place)
             for topic, rows in self._divide(iter([batch])):
                 if topic not in examiners:
                     opened = self._open(topic, rows, plan)
-                    found = opened.route.create_examiner(opened.plan)
-                    assert found is not None, topic
-                    examiners[topic] = found
+                    made = opened.route.create_examiner(opened.plan)
+                    assert made is not None, topic
+                    examiners[topic] = made
                 numbers = pc.indices_nonzero(pc.equal(column, topic))
-                own = examiners[topic](rows).bad
-                bad |= {numbers[row].as_py(): reason for row, reason in own.items()}
-            good = [n not in bad for n in range(batch.num_rows)]
-            return Examined(batch.filter(pa.array(good, pa.bool_())) if bad else batch, bad)
+                found = examiners[topic](rows)
+                bad |= {numbers[row].as_py(): reason for row, reason in found.bad.items()}
+                good += [
+                    each.append_column(_OF_TOPIC, pa.repeat(topic, each.num_rows))
+                    for each in found.rows
+                ]
+            return Examined(good, bad)
 
         return examine
 

@@ -111,7 +111,10 @@ class CachedTable:
 
 
 def prepare_table(
-    options: IcebergSinkOptions, rows: pa.Schema, accept: Callable[[Table], object] | None = None
+    options: IcebergSinkOptions,
+    rows: pa.Schema,
+    accept: Callable[[Table], object] | None = None,
+    loaded: Table | None = None,
 ) -> Table:
     """Load the table, adapted to the rows; create it if it is missing. Planner.
 
@@ -119,6 +122,7 @@ def prepare_table(
         options: Options of the sink.
         rows: Columns of the rows.
         accept: Called with the table before it is compared or changed; its errors are raised.
+        loaded: The table, if the caller has just loaded it.
 
     Raises:
         OptionError: If the table is missing and must not be created, or this sink cannot write it;
@@ -131,8 +135,12 @@ def prepare_table(
     check_locks(options)
     checkpoint = SparkCheckpoint.of(options)
     check_present(options, checkpoint)
-    catalog = _open_catalog(options, create=options.create_table == "ifMissing")
-    table = _open_or_create(options, catalog, rows)
+    if loaded is None:
+        catalog = _open_catalog(options, create=options.create_table == "ifMissing")
+        table = _open_or_create(options, catalog, rows)
+    else:
+        table = loaded
+        check_existing_table_matches(options, table)
     check_own_warehouse(table, options)
     check_version(table, options)
     _check_location(table)
@@ -164,7 +172,10 @@ def prepare_catalog(options: IcebergSinkOptions, *, creates: bool) -> None:
 
 
 def check_table(
-    options: IcebergSinkOptions, rows: pa.Schema, accept: Callable[[Table], object] | None = None
+    options: IcebergSinkOptions,
+    rows: pa.Schema,
+    accept: Callable[[Table], object] | None = None,
+    loaded: Table | None = None,
 ) -> Table | None:
     """Load the table and refuse it as `prepare_table` would, without a change. Planner.
 
@@ -172,6 +183,7 @@ def check_table(
         options: Options of the sink.
         rows: Columns of the rows.
         accept: As of `prepare_table`.
+        loaded: As of `prepare_table`.
 
     Returns:
         None if the table is missing and will be created.
@@ -181,7 +193,7 @@ def check_table(
     """
     _check_new_version(options)
     check_present(options, SparkCheckpoint.of(options))
-    table = find_table(options)
+    table = loaded or find_table(options)
     if table is None:
         schema = _new_schema(rows)
         parse_partition_spec(options.partition_by, schema)

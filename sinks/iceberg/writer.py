@@ -48,7 +48,8 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         """Planner: check options and table as `plan` does, without a change to the table."""
         from krishiv_spark.sinks.iceberg.table_setup import check_table
 
-        self._check_files(check_table(self.options, self._rows(), self._check_history))
+        rows, loaded = self._rows()
+        self._check_files(check_table(self.options, rows, self._check_history, loaded))
 
     def check_topics(self, *, starts: bool) -> None:
         """Planner: check rows and options of tables by topic, before the tables are known.
@@ -70,7 +71,9 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         from krishiv_spark.sinks.iceberg.table_setup import prepare_table
 
         del ownership
-        table = self._cache.set(prepare_table(self.options, self._rows(), self._check_history))
+        rows, loaded = self._rows()
+        table = prepare_table(self.options, rows, self._check_history, loaded)
+        self._cache.set(table)
         self._check_files(table)
         if self.streaming:
             warn_of_growth(table, self.options)
@@ -126,8 +129,8 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
             if is_upsert:
                 check_upsertable(table, self.options)
 
-    def _rows(self) -> pa.Schema:
-        """Return the columns for the table.
+    def _rows(self) -> tuple[pa.Schema, Table | None]:
+        """Return the columns for the table, and the table if it was loaded to know them.
 
         Raises:
             OptionError: If the options are wrong, whatever the table is.
@@ -139,22 +142,24 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
             )
         upsert_spec = self._upsert_spec()
         if upsert_spec is None:
-            return self.schema
+            return self.schema, None
         if self.mode is OutputMode.REPLACE:
             raise OptionError(
                 f"{FORMAT}: 'mode' = {self.options.mode!r} cannot replace the whole table"
             )
         if self.options.change_format is not None:
-            columns = self._find_columns(upsert_spec)
+            columns, table = self._find_columns(upsert_spec)
             if len(columns):
                 upsert_spec.check(columns)
                 self.options.check_units(columns, FORMAT)
-            return upsert_spec.add_columns(columns)
+            return upsert_spec.add_columns(columns), table
         upsert_spec.check(self.schema)
-        return upsert_spec.add_columns(upsert_spec.without_op(self.schema))
+        return upsert_spec.add_columns(upsert_spec.without_op(self.schema)), None
 
-    def _find_columns(self, upsert_spec: UpsertSpec) -> pa.Schema:
+    def _find_columns(self, upsert_spec: UpsertSpec) -> tuple[pa.Schema, Table | None]:
         """Return the columns of the rows of change data: declared, or those that the table has.
+
+        The table is returned too, if it was loaded: a second request would give the same one.
 
         A table that is missing has none: it is created without columns, and the committer of the
         first epoch adds those that the schemas of its records describe.
@@ -166,13 +171,13 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
         self.options.check_records(self.schema, FORMAT)
         upsert_spec.check_records(self.schema)
         if (declared := self.options.declared_columns) is not None:
-            return declared
+            return declared, None
         from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
         from krishiv_spark.sinks.iceberg.table_setup import find_table
 
         table = find_table(self.options)
         if table is not None:
-            return upsert_spec.without_added(to_arrow_columns(table.schema()))
+            return upsert_spec.without_added(to_arrow_columns(table.schema())), table
         if self.options.partition_by or self.options.sort_by or self.options.mode != "upsert":
             raise OptionError(
                 f"{FORMAT}: table {self.options.table_name} does not exist, and 'partitionBy', "
@@ -180,7 +185,7 @@ class IcebergWriter(Writer[StagedDataFiles, TaskTableSpec]):
                 "them with 'tableSchema', such as 'id BIGINT, name STRING', or create the table "
                 "first"
             )
-        return pa.schema([])
+        return pa.schema([]), None
 
     def _check_history(self, table: Table) -> None:
         """Refuse a table that is no history, if epochs write one. Planner."""

@@ -2,11 +2,13 @@
 
 import pyarrow as pa
 import pytest
-from database_life import Database, to_rows
+from database_life import RECORDS, Database, to_rows
 from debezium_events import PLACEHOLDER, to_json, write_event
 from iceberg_life import IcebergLife, at_next_commit, table_of
 
 from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
+from krishiv_spark.iceberg.catalogs import load_table
+from krishiv_spark.sinks.iceberg import table_setup
 from krishiv_spark.sinks.iceberg.upserts.unchanged_values import read_positions
 
 NAME = "db.mirror"
@@ -412,3 +414,18 @@ def test_a_bad_event_names_its_offset_and_writes_nothing(tmp_path):
     with pytest.raises(SchemaError, match="t-0 at offset 2: the value"):
         mirror.apply([insert(2), (None, b"{}")], 1)
     assert [row["id"] for row in mirror.rows()] == [1]
+
+
+def test_a_table_is_loaded_once_to_know_its_columns(tmp_path, monkeypatch):
+    Mirror(tmp_path).apply([(to_json({"id": 1}), write_event("c", None, {"id": 1}))])
+    loads = []
+
+    def count(*given):
+        loads.append(given)
+        return load_table(*given)
+
+    monkeypatch.setattr(table_setup, "load_table", count)
+    mirror = Mirror(tmp_path)
+    del mirror.options["tableSchema"]
+    mirror.writer(RECORDS.empty_table()).plan(None)
+    assert len(loads) == 1

@@ -11,6 +11,7 @@ from iceberg_life import catalog_of
 from registered_events import make_envelope, make_event, make_row, running_schema_server
 from topic_tables_life import TopicLife, event
 
+from krishiv_spark.changes.debezium import DebeziumDecoder
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitRejected, CommitUnknown, OptionError, SchemaError
 from krishiv_spark.formats import find_format
@@ -173,12 +174,24 @@ def test_a_table_that_is_created_again_after_the_intent_stops_the_query(tmp_path
 @pytest.mark.parametrize("together", [False, True])
 def test_two_topics_of_one_table_are_refused(tmp_path, together):
     life = TopicLife(tmp_path)
-    with pytest.raises(CommitRejected, match=r"topics 'x.a' and 'y.a' have one table, lake.a"):
+    raised = OptionError if together else CommitRejected  # each task knows its own topics
+    with pytest.raises(raised, match=r"topics 'x.a' and 'y.a' have one table, lake.a"):
         life.run(together=together, x__a=[event({"id": 1}, 1)], y__a=[event({"id": 1}, 1)])
     life.run(x__a=[event({"id": 1}, 1)])
-    with pytest.raises(CommitRejected, match=r"topics 'x.a' and 'y.a' have one table, lake.a"):
+    with pytest.raises(OptionError, match=r"topics 'x.a' and 'y.a' have one table, lake.a"):
         life.run(y__a=[event({"id": 1}, 1)])
     assert life.rows("lake.a") == [(1,)]
+
+
+def test_tables_whose_names_were_swapped_are_refused(tmp_path):
+    life = TopicLife(tmp_path)
+    life.run(a=[event({"id": 1}, 1)], b=[event({"id": 2}, 1)])
+    catalog = catalog_of(tmp_path / "warehouse")
+    for old, new in (("a", "t"), ("b", "a"), ("t", "b")):
+        catalog.rename_table(f"lake.{old}", f"lake.{new}")
+    with pytest.raises(CommitRejected, match=r"lake.a of topic 'a' is now .* of topic 'b'.*Rename"):
+        life.run(a=[event({"id": 3}, 2)])
+    assert (life.rows("lake.a"), life.rows("lake.b")) == ([(2,)], [(1,)])
 
 
 def test_topics_that_differ_in_case_have_a_table_each(tmp_path):
@@ -243,6 +256,22 @@ def test_bad_records_of_each_topic_become_dead_letters(tmp_path):
         OptionError, match=r"topic 'a'; it has rows up to epoch 1: .*no table lake.a"
     ):
         life.run(a=[event({"id": 7}, 1)])
+
+
+def test_records_are_decoded_once_also_with_dead_letters(tmp_path, monkeypatch):
+    counts = []
+    find_columns = DebeziumDecoder.find_columns
+
+    def count(decoder, values):
+        counts.append(len(values))
+        return find_columns(decoder, values)
+
+    monkeypatch.setattr(DebeziumDecoder, "find_columns", count)
+    life = TopicLife(tmp_path, **into_letters(tmp_path))
+    rows = [event({"id": n}, n) for n in range(3)]
+    life.run(together=True, a=[rows[0], (b'{"id": 9}', b"{"), rows[1]], b=[rows[2]])
+    assert (life.rows("lake.a"), life.rows("lake.b")) == ([(0,), (1,)], [(2,)])
+    assert sum(counts) == 4
 
 
 def adopt(life, *more):
