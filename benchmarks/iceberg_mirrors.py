@@ -22,6 +22,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table.snapshots import Operation
 
+from benchmarks.apart import apart, resident_mib
 from benchmarks.bench import Run, benchmark, scratch
 from benchmarks.measure import Figure, Wrong, expect, figure, in_turn, ratios
 from benchmarks.topics import OURS, Topics
@@ -172,6 +173,8 @@ def _load(folder: Path) -> Any:
 _RATE = 1000
 _KEYS = 50_000
 _EPOCHS = 1000
+_LOOKS = 10
+"""How often the memory is read meanwhile: first after a tenth of the epochs."""
 _SETTLED = 5  # batches
 _PATIENCE_S = 180
 _FIRST_NUMBER = 10**9
@@ -182,24 +185,34 @@ _FIRST_NUMBER = 10**9
 def age(run: Run) -> Iterator[Figure]:
     """From a change to a snapshot that has it: 1 000 changes/s, a trigger of 2 s, compact = auto.
 
-    Then the same in a table that has had 1 000 epochs before.
+    Then the same in a table that has had 1 000 epochs before, and the memory of planner, tasks and
+    commit process together while these were written: they share one process here.
     """
     with scratch(run.folder) as folder:
         yield from _watch(run, folder, "new table")
     with scratch(run.folder) as folder:
         epochs = _EPOCHS // 10 if run.quick else _EPOCHS
         run.told(f"{epochs} epochs")
-        _fill(folder, epochs)
+        seen = apart(_fill, folder, epochs)
+        for epoch in (min(seen), max(seen)):
+            name = f"planner, tasks and commit, memory at epoch {epoch:,}"
+            yield figure(name, "MiB", [seen[epoch]], smaller=True)
         yield from _watch(run, folder, f"after {epochs:,} epochs")
 
 
-def _fill(folder: Path, epochs: int) -> None:
+def _fill(folder: Path, epochs: int) -> dict[int, float]:
+    """Write epochs of 100 changes each; return the resident memory by epoch, MiB."""
     dice = random.Random(1)
+    seen: dict[int, float] = {}
     life = _life(folder, {**_MIRROR, "compact": "auto"}, _records(range(0), []))
     for epoch in range(epochs):
         keys = [dice.randrange(_KEYS) for _ in range(100)]
         life.batch = _records(range(epoch * 100, epoch * 100 + 100), keys)
         life.commit()
+        life.spent.clear()
+        if (epoch + 1) % (epochs // _LOOKS) == 0:
+            seen[epoch + 1] = resident_mib()
+    return seen
 
 
 def _watch(run: Run, folder: Path, name: str) -> Iterator[Figure]:
