@@ -240,6 +240,40 @@ def test_a_new_key_after_epochs_of_others_takes_the_kept_values_along(tmp_path):
     assert {row["id"]: row["text"] for row in mirror.rows()} == {2: "one", 4: "four", 5: "five"}
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_repeated_events_between_a_delete_and_its_insert_keep_the_values(tmp_path, apart):
+    """The repeated events end with a delete, too: the insert needs the first one's row."""
+    mirror = Mirror(tmp_path)
+    five = to_json({"id": 5}), write_event("c", None, {"id": 5, "n": 0, "text": "five"}, 3)
+    mirror.apply([insert(1, text="one"), five, leave(5, 4)])
+    mirror.apply([leave(1, 7)], 3)
+    mirror.apply([five, leave(5, 4)], 4)
+    if apart:
+        mirror.apply([leave(1, 7)], 6)
+        mirror.apply([arrive(2, 7)], 7)
+    else:
+        mirror.apply([leave(1, 7), arrive(2, 7)], 6)
+    assert {row["id"]: row["text"] for row in mirror.rows()} == {2: "one"}
+
+
+@pytest.mark.long  # 60 epochs
+@MODES
+@SEEDS
+def test_changed_keys_keep_their_values_if_events_are_repeated_one_by_one(tmp_path, mode, seed):
+    database = Database(seed, moves=True)
+    for _ in range(20):
+        database.step()
+    sent = []
+    for record in database.records:
+        sent.append(record)
+        if database.random.random() < 0.1:
+            sent.extend(sent[-database.random.randrange(1, 9) :])
+    mirror = Mirror(tmp_path, upsertMode=mode)
+    for offset, record in enumerate(sent):
+        mirror.apply([record], offset)
+    assert mirror.rows() == sorted(database.rows.values(), key=lambda row: row["id"])
+
+
 def test_a_row_that_the_epoch_had_changed_before_its_delete_is_not_guessed(tmp_path):
     """The snapshot before the epoch has an older value."""
     mirror = Mirror(tmp_path)

@@ -106,13 +106,19 @@ def write_moves(
     Args:
         metadata: The table of one attempt.
         moves: The last deletes of the epoch.
-        positions: The highest position of the epoch by partition: an earlier delete of such a
-            partition has been answered, or never will be.
+        positions: The highest position of the epoch by partition. A higher one than that of an
+            earlier delete means that its insert has come, or never will. Otherwise the events are
+            repeated ones: the insert follows, and only the snapshot before the first delete has
+            the row.
     """
     snapshot = metadata.current_snapshot_id
-    kept = {name: each for name, each in read_moves(metadata).items() if name not in positions}
+    kept = {
+        name: each
+        for name, each in read_moves(metadata).items()
+        if positions.get(name, -1) <= each.position
+    }
     new = {name: LastDelete(one.position, one.key, snapshot) for name, one in moves.items()}
-    every = {**kept, **new}
+    every = {**new, **kept}
     if not every or len(every) > _MOST_PARTITIONS:
         return {}
     texts = {
