@@ -1,8 +1,9 @@
 """The origins of changes: their time and their position in the log of the database. Executor.
 
 A position is a text that tells its kind, and sorts as the changes of one row do: ``lsn:`` and
-PostgreSQL's position, or ``binlog:`` with file, position and row of MySQL and MariaDB. The position
-of a row that a snapshot has read begins with ``snapshot:``.
+PostgreSQL's position, or ``binlog:`` with file, position and row of MySQL and MariaDB. The GTID of
+the transaction may follow after a ``@``: it is the same on each server, and has no part in the
+order. The position of a row that a snapshot has read begins with ``snapshot:``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from krishiv_spark.arrow.compute import pc
 from krishiv_spark.changes.shapes import DELETED, Form
 
 __all__ = [
+    "BINLOG",
+    "GTID_MARK",
     "OFFSET",
     "SNAPSHOT",
     "TIME_TYPE",
@@ -35,13 +38,20 @@ SNAPSHOT, OFFSET = "snapshot:", "offset:"
 """The beginnings of the position of a row that a snapshot has read, and of a position that is the
 offset of a record in Kafka."""
 
+GTID_MARK = r"@.*$"
+"""The GTID at the end of a position, as a regular expression."""
+
+BINLOG = r"^binlog:(?P<file>[0-9]+):.*@(?P<gtid>.+)$"
+"""A position of a change with its GTID, as a regular expression."""
+
 TIME_TYPE = pa.timestamp("us", tz="UTC")
 
-_FILE, _POS, _ROW = "file", "pos", "row"
+_FILE, _POS, _ROW, _GTID = "file", "pos", "row", "gtid"
 _NUMBERS = ("lsn", _POS, _ROW, "ts_us", "ts_ns", "ts_ms")
 _FIELDS_OF_SOURCE = (
     *(pa.field(name, pa.int64()) for name in _NUMBERS),
     pa.field(_FILE, pa.string()),
+    pa.field(_GTID, pa.string()),
 )
 """The fields of an envelope's ``source`` from which origins are read."""
 
@@ -129,7 +139,11 @@ def _format_binlog(columns: dict[str, pa.Array]) -> pa.Array:
         format_number(columns[_POS]),
         format_number(pc.fill_null(columns[_ROW], 0), _FILE_DIGITS),
     )
-    return pc.binary_join_element_wise("binlog", *parts, ":")
+    places = pc.binary_join_element_wise("binlog", *parts, ":")
+    if _GTID not in columns:
+        return places
+    marks = pc.coalesce(pc.binary_join_element_wise("@", columns[_GTID], ""), "")
+    return pc.binary_join_element_wise(places, marks, "")
 
 
 def _find_times(columns: dict[str, pa.Array]) -> pa.Array:

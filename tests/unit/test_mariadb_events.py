@@ -71,21 +71,47 @@ def test_an_incremental_snapshot_opens_no_version(tmp_path, size):
     assert history.versions() == expect_versions(EVENTS[:FAILOVER])
 
 
-def test_repeated_events_of_a_promoted_server_are_unclear(tmp_path):
-    """They have other positions, and MariaDB's times are whole seconds."""
+@pytest.mark.parametrize(("log", "count"), [("log.000001", 7), ("log.000009", 6)])
+def test_repeated_events_of_a_promoted_server_are_unclear(tmp_path, log, count):
+    """They have other positions, and its first change is in the second of the last one before."""
     history = Table(tmp_path, mode="scd2")
     history.apply(EVENTS[:FAILOVER], 37)
-    with pytest.raises(CommitRejected, match=r"7 events are neither new nor repeated"):
-        history.apply(EVENTS[FAILOVER:], 37)
+    with pytest.raises(CommitRejected, match=rf"{count} events are neither new nor repeated"):
+        history.apply([move(each, log) for each in EVENTS[FAILOVER:]], 37)
     assert history.versions() == expect_versions(EVENTS[:FAILOVER])
 
 
 @SIZES
-def test_a_history_ignores_them_if_the_promoted_server_changes_rows_a_second_later(tmp_path, size):
+@pytest.mark.parametrize("more", [{}, {"partitionBy": "is_current"}])
+@pytest.mark.parametrize("log", ["log.000001", "log.000009"])
+def test_a_history_ignores_them_if_the_promoted_server_changes_rows_a_second_later(
+    tmp_path, size, log, more
+):
+    """Its log files may have lower or higher numbers than those of the old server."""
     later = EVENTS[:PROMOTED] + [delay(each) for each in EVENTS[PROMOTED:]]
-    history = Table(tmp_path, mode="scd2", unclearEvents="ignore")
+    later = [move(each, log) if n >= FAILOVER else each for n, each in enumerate(later)]
+    history = Table(tmp_path, mode="scd2", unclearEvents="ignore", **more)
     history.apply(later, size)
     assert history.versions() == expect_versions(later[:FAILOVER] + later[PROMOTED:])
+
+
+@pytest.mark.parametrize("log", ["log.000001", "log.000009"])
+def test_a_gtid_that_is_used_again_later_is_a_new_change(tmp_path, log):
+    """After a reset of the log, numbers of transactions start again."""
+    again = [delay(move(each, log)) for each in EVENTS[17:FAILOVER]]
+    history = Table(tmp_path, mode="scd2")
+    history.apply(EVENTS[:FAILOVER], 37)
+    history.apply(again, 37)
+    assert history.versions() == expect_versions(EVENTS[:FAILOVER] + again)
+
+
+def move(event, log):
+    """Return an event from another log file."""
+    if event["value"] is None:
+        return event
+    value = json.loads(event["value"])
+    value["source"]["file"] = log
+    return {**event, "value": json.dumps(value)}
 
 
 def delay(event):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
-from krishiv_spark.changes.change_origins import OFFSET, SNAPSHOT
+from krishiv_spark.changes.change_origins import BINLOG, GTID_MARK, OFFSET, SNAPSHOT
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.history.history_spec import split_positions
@@ -131,27 +131,34 @@ class HistoryChanges(EpochChanges):
         groups = np.r_[number_keys(rows, keys), number_keys(control, keys)]
         deletes = np.r_[np.zeros(count, np.bool_), control[DELETES].to_numpy()]
         reads = np.r_[np.zeros(count, np.bool_), control[READ].to_numpy()]
+        columns = spec.columns
+        times = np.r_[_to_micros(rows[columns.valid_from]), _to_micros(control[TIME])]
+        ends = np.r_[_to_micros(rows[columns.valid_to], NEVER), np.full(size, NEVER)]
         places = _join(rows[spec.rank_column], control[self._rank_name])
         arrivals, end_ranks = np.arange(size), np.full(count, -1)
+        replayed, files = np.zeros(count + size, np.bool_), np.full(count + size, -1)
         if spec.is_of_records:
             reads = np.asarray(pc.starts_with(places, SNAPSHOT))
             ranks, end_ranks = _rank_positions(places, groups, deletes, count)
             arrivals = _number_arrivals(control, groups[count:], ranks[count:])
+            in_order = np.r_[np.full(count, -1), arrivals]
+            replayed, files = _find_replayed(places, groups, times, ends[:count], in_order)
         else:
             found_ranks = pc.rank(places, "ascending", tiebreaker="dense")
             ranks = np.asarray(found_ranks).astype(np.int64)
-        columns = spec.columns
         events = Events(
             groups,
             ranks,
-            np.r_[_to_micros(rows[columns.valid_from]), _to_micros(control[TIME])],
-            np.r_[_to_micros(rows[columns.valid_to], NEVER), np.full(size, NEVER)],
+            times,
+            ends,
             np.r_[np.zeros(count, np.int64), arrivals],
             deletes,
             reads,
             count,
             np.full(keys.num_rows, is_complete),
             end_ranks,
+            replayed,
+            files,
         )
         events.complete[:] |= ~events.have_current()
         return events
@@ -188,7 +195,9 @@ def _rank_positions(
     """
     opened, ended = split_positions(places.slice(0, count))
     of_changes = places.slice(count)
-    bare = pc.replace_substring_regex(pa.concat_arrays([opened, of_changes]), f"^{SNAPSHOT}", "")
+    every = pa.concat_arrays([opened, of_changes])
+    bare = pc.replace_substring_regex(every, f"^{SNAPSHOT}|{GTID_MARK}", "")
+    ended = pc.replace_substring_regex(ended, GTID_MARK, "")
     reads = np.asarray(pc.starts_with(places, SNAPSHOT))
     redundant = _find_redundant(bare, groups, deletes, reads)
     found = pc.rank(pa.concat_arrays([bare, ended]), "ascending", tiebreaker="dense")
@@ -219,6 +228,65 @@ def _find_redundant(places: pa.Array, groups: Numbers, deletes: Flags, reads: Fl
             " Nothing was committed. Write the events of the other form into a new table"
         )
     return mixed
+
+
+def _find_replayed(
+    places: pa.Array, groups: Numbers, times: Numbers, ends: Numbers, arrivals: Numbers
+) -> tuple[Flags, Numbers]:
+    """Return which events are changes of a transaction that another server has logged before.
+
+    A transaction has one GTID on all servers, and is in one log file of each.
+
+    Args:
+        places: The positions, of versions with that of the delete.
+        groups: The number of each event's key.
+        times: The times of the events.
+        ends: The ends of the versions of the table, the first ones.
+        arrivals: The order of the changes; -1 for versions.
+
+    Returns:
+        The flags, and the number of each event's log file; -1 for a position without a GTID.
+    """
+    flags, files = np.zeros(len(groups), np.bool_), np.full(len(groups), -1, np.int64)
+    count = len(ends)
+    opened, ended = split_positions(places.slice(0, count))
+    parts = pc.extract_regex(pa.concat_arrays([opened, places.slice(count), ended]), BINLOG)
+    known = np.flatnonzero(parts.is_valid().to_numpy(zero_copy_only=False))
+    if not len(known):
+        return flags, files
+    found = parts.take(pa.array(known))
+    logs: Numbers = np.asarray(found.field("file").cast(pa.int64()))
+    gtids = np.asarray(found.field("gtid").dictionary_encode().indices).astype(np.int64)
+    is_end = known >= len(groups)
+    events = np.where(is_end, known - len(groups), known)
+    is_change = (events >= count) & ~is_end
+    pairs = groups[events] * (int(gtids.max()) + 1) + gtids
+    moments = np.r_[times, ends][known]
+    is_other = _differ_from_first(pairs, logs, moments, arrivals[events], is_change)
+    flags[events[is_change]] = is_other[is_change]
+    files[events[~is_end]] = logs[~is_end]
+    return flags, files
+
+
+def _differ_from_first(
+    pairs: Numbers, logs: Numbers, times: Numbers, arrivals: Numbers, is_change: Flags
+) -> Flags:
+    """Return which elements are in another log file than the first of their pair, and not newer.
+
+    Elements in a file in which the table has the pair are not: their positions can be compared.
+    Newer ones have a GTID that was used again after the server's log was reset.
+    """
+    order = np.argsort(arrivals, kind="stable")
+    _, first, owners = np.unique(pairs[order], return_index=True, return_inverse=True)
+    own = np.empty(len(pairs), np.int64)
+    own[order] = owners.reshape(-1)
+    newest = times[order][first]
+    np.maximum.at(newest, own[~is_change], times[~is_change])
+    _, numbers = np.unique(logs, return_inverse=True)
+    both = pairs * (len(logs) + 1) + numbers.reshape(-1)
+    is_other = (logs != logs[order][first][own]) & (times <= newest[own])
+    found: Flags = is_other & ~np.isin(both, both[~is_change])
+    return found
 
 
 def _number_arrivals(control: pa.Table, groups: Numbers, ranks: Numbers) -> Numbers:

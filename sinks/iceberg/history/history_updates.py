@@ -205,9 +205,10 @@ class HistoryUpdate(MergeOnRead):
             raise CommitRejected(
                 f"{FORMAT}: {len(found.unclear)} events are neither new nor repeated ones: their "
                 "positions are not higher and their times not newer than those of their rows, "
-                f"and no version has these positions. The first is of the row with {first}. "
-                "Nothing was committed. If the database was moved to a server whose clock is "
-                "behind, set 'unclearEvents' = 'apply': they are the newest changes. If they are "
+                "and no version has these positions; or another server has logged their "
+                f"transactions. The first is of the row with {first}. Nothing was committed. If "
+                "the database was moved to a server whose clock is behind, set 'unclearEvents' = "
+                "'apply': they are the newest changes. If it was moved by GTID, or they are "
                 "events from before this history, or from another partition of a topic that got "
                 "more of them, set it to 'ignore'"
             )

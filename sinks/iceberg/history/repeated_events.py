@@ -13,6 +13,9 @@ epochs matter:
   a server may go back. Where generations precede, it must not be older than these.
 * A change whose time is newer than all others is new, and starts a generation.
 * A delete between another delete and the version after that has no effect: it was a tombstone.
+* A change whose GTID is known from a log file with another number comes from another server: the
+  database was moved by GTID, and Debezium has repeated its last events with the positions of the
+  new server. It may also be the rest of a transaction whose events were cut off, so it is unclear.
 * Every other change is unclear: it may be one of a server whose clock is behind, or may repeat an
   event that the table never had. The option `unclearEvents` decides.
 
@@ -75,9 +78,10 @@ def are_doubtful(events: Events) -> bool:
     own = own[~events.complete[events.groups[own]]]
     start, height = starts[events.groups[own]], heights[events.groups[own]]
     is_repeated = (events.ranks[own] == height) & (events.times[own] <= start)
-    follows = (events.times[own] > start) | (
-        (events.times[own] == start) & (events.ranks[own] > height)
-    )
+    files = np.full(len(events.complete), -1, np.int64)
+    files[events.groups[current]] = events.files[current]
+    is_higher = (events.ranks[own] > height) & (events.files[own] == files[events.groups[own]])
+    follows = (events.times[own] > start) | ((events.times[own] == start) & is_higher)
     return not (is_repeated | follows).all()
 
 
@@ -88,7 +92,8 @@ def find_new_changes(events: Events, *, applies_unclear: bool) -> NewChanges:
         events: The events.
         applies_unclear: Take an unclear change for a new one.
     """
-    known = _Sequence.of(events).without_repeated()
+    replayed = np.zeros(len(events.groups), np.bool_) if applies_unclear else events.replayed
+    known = _Sequence.of(events, replayed).without_repeated()
     times = events.times.copy()
     while True:
         generations = known.divide()
@@ -102,7 +107,8 @@ def find_new_changes(events: Events, *, applies_unclear: bool) -> NewChanges:
         known.times[first] = generations.newest[first] + 1
         times[known.numbers[first]] = known.times[first]
     new = known.numbers[known.is_change & generations.are_new]
-    return NewChanges(replace(events, times=times), new, known.numbers[unclear])
+    found = np.r_[known.numbers[unclear], np.flatnonzero(replayed)]
+    return NewChanges(replace(events, times=times), new, found)
 
 
 class _Generations(NamedTuple):
@@ -140,12 +146,12 @@ class _Sequence:
     is_change: Flags
 
     @classmethod
-    def of(cls, events: Events) -> _Sequence:
-        """Return the changes of events, which no snapshot has read."""
+    def of(cls, events: Events, without: Flags) -> _Sequence:
+        """Return the changes of events, which no snapshot has read, without some of them."""
         own = np.arange(events.stored)
         opened, ended = own[~events.reads[own]], own[events.end_ranks[own] >= 0]
         changes = events.changes
-        changes = changes[~events.reads[changes] & (events.ranks[changes] >= 0)]
+        changes = changes[~(events.reads | without)[changes] & (events.ranks[changes] >= 0)]
         changes = changes[np.lexsort((changes, events.arrivals[changes]))]
         groups = np.r_[events.groups[opened], events.groups[ended]]
         ranks = np.r_[events.ranks[opened], events.end_ranks[ended]]

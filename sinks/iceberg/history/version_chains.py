@@ -61,6 +61,8 @@ class Events:
         complete: By number of a key, whether the events contain all versions that the table has.
         end_ranks: By number of a version of the table, the place of the delete that ended it; -1
             for none.
+        replayed: Whether it is a change of a transaction that another server has logged before.
+        files: Number of the log file of its position; -1 for one without a GTID.
     """
 
     groups: Numbers
@@ -73,6 +75,8 @@ class Events:
     stored: int
     complete: Flags
     end_ranks: Numbers
+    replayed: Flags
+    files: Numbers
 
     @property
     def changes(self) -> Numbers:
