@@ -174,7 +174,7 @@ _RATE = 1000
 _KEYS = 50_000
 _EPOCHS = 1000
 _LOOKS = 10
-"""How often the memory is read meanwhile: first after a tenth of the epochs."""
+"""The number of readings of the memory meanwhile: the first is after a tenth of the epochs."""
 _SETTLED = 5  # batches
 _PATIENCE_S = 180
 _FIRST_NUMBER = 10**9

@@ -211,7 +211,7 @@ class TopicsParticipant(Participant[StagedTopics]):
                     raise CommitRejected(
                         f"{name} is now the one that had the rows of topic {other!r}: tables were "
                         f"renamed since epoch {before.epoch}. Nothing of epoch {epoch.number} was "
-                        "written. Rename them back"
+                        "written: restore their names"
                     )
             raise CommitRejected(
                 f"{name} was removed and created again since epoch {before.epoch}: it is {target}, "

@@ -57,6 +57,7 @@ ELSEWHERE = {
         "credential_process", "endpoint_url", "tcp_user_timeout", "Authorization", "Bearer",
     },
     "a transformation of Debezium": {"ExtractNewRecordState"},
+    "settings of MariaDB and MySQL": {"binlog_row_image", "gtid_domain_id"},
     "the sinks of Flink": {"FileSink", "KafkaSink"},
     "names that kafka-python may get, and attributes and methods that it has": {
         "EncodedRequest", "KafkaConnectionManager.add_connection", "KafkaConnectionManager.detach",
