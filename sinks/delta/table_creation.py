@@ -107,6 +107,11 @@ def check_rows(
         )
     misfit = f"{FORMAT}: rows do not fit table {options.path}"
     columns = read_columns(table)
+    if len(partition_by) == len(columns):
+        raise OptionError(
+            f"{FORMAT}: table {options.path} is partitioned by all of its columns, and a file "
+            "needs one more: add a column (ALTER TABLE … ADD COLUMNS)"
+        )
     updates = check_columns(to_delta_columns(rows), columns, misfit, options.schema_evolution)
     nested = next((update for update in updates if len(update.path) > 1), None)
     if nested is not None:

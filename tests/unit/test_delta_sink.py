@@ -237,6 +237,48 @@ def test_a_discard_keeps_files_whose_paths_are_encoded_in_the_log(folder):
     assert rows_of(folder).num_rows == 26
 
 
+def append_metadata(folder, **changes):
+    """Add a version that changes the metadata, as another writer may."""
+    log = sorted((folder / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for file in log for line in file.read_text().splitlines()]
+    newest = [action["metaData"] for action in actions if "metaData" in action][-1]
+    text = json.dumps({"metaData": {**newest, **changes}})
+    (folder / "_delta_log" / f"{len(log):020}.json").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("does", "kept"),
+    [
+        (lambda table, _: table.restore(1), [0]),
+        (lambda table, _: table.delete(), []),
+        (lambda table, _: table.create_checkpoint(), [0, 1]),
+        (lambda _, folder: write_deltalake(str(folder), numbered(9, 1), mode="overwrite"), [9]),
+        (lambda _, folder: append_metadata(folder, configuration={"delta.appendOnly": "true"}),
+         [0, 1]),
+    ],
+    ids=["restore", "delete", "checkpoint", "overwrite", "append-only"],
+)  # fmt: skip
+def test_a_staged_epoch_is_added_to_what_others_leave_once(folder, does, kept):
+    life = DeltaLife(folder)
+    life.epoch(0, numbered(0, 1))
+    life.epoch(1, numbered(1, 1))
+    staged = life.stage(2, numbered(10, 2))
+    does(DeltaTable(str(folder)), folder)
+    life.publish(2, staged, numbered(10, 2))
+    life.epoch(2, numbered(10, 2))
+    assert ids(folder) == [*kept, 10, 11]
+
+
+def test_a_table_that_others_partition_by_all_columns_is_refused(folder):
+    life = DeltaLife(folder)
+    staged = life.stage(0, numbered(0, 1))
+    append_metadata(folder, partitionColumns=["id"])
+    with pytest.raises(CommitRejected, match="the partition columns"):
+        life.publish(0, staged, numbered(0, 1))
+    with pytest.raises(OptionError, match="partitioned by all of its columns"):
+        life.epoch(0, numbered(0, 1))
+
+
 # --- what an epoch does
 
 
