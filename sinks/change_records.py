@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,6 +50,10 @@ class RecordTarget(Protocol):
     """The name of the table, for messages."""
     with_origins: bool
     """True if changes have the columns `PLACE`, `TIME` and `READ`."""
+    may_grow: bool
+    """True if tasks may add columns to those of the table."""
+    numbers: frozenset[str]
+    """Names of the text columns that have numbers; see `ValueRules`."""
 
     def to_columns(self, rows: pa.Schema) -> pa.Schema:
         """Return the columns of rows with the types that new columns would have.
@@ -88,7 +93,7 @@ class ChangeRecords:
         self, options: KeyedChangeOptions, target: RecordTarget, columns: pa.Schema
     ) -> None:
         rules = DebeziumRules(
-            options.value_rules,
+            replace(options.value_rules, numbers=target.numbers),
             options.unknown_fields,
             options.truncate_events,
             options.registry,
@@ -97,6 +102,8 @@ class ChangeRecords:
         self._target = target
         self._rules, self._options = rules, options
         self._evolution: Evolution = options.schema_evolution if len(columns) else "widen"
+        if not target.may_grow:
+            self._evolution = "none"
         self.columns = columns
         """The columns of the table, with those that it needs for the records so far."""
         self._decoder = DebeziumDecoder(columns, options.key_columns, rules)

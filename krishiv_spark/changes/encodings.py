@@ -164,6 +164,11 @@ def _build_text(kind: pa.DataType, form: ValueForm, column: _ValueColumn) -> Enc
     if form.kind not in ("text", "bytes"):
         return None
     scale, read = form.scale, pa.binary() if form.kind == "bytes" else kind
+    if scale is None and column.name in column.rules.numbers and column.rules.decimals != "string":
+        raise SchemaError(
+            f"field {column.name!r} has a text for a number of any length, which may be the number "
+            "or base64 of its digits: set 'decimalFormat' = 'string' if it is the number"
+        )
     if scale is not None:
         return Encoding(read, lambda values: format_unscaled(values, scale), column.is_placeholder)
     return Encoding(kind, is_kept=column.is_placeholder) if form.kind == "text" else None

@@ -42,12 +42,14 @@ class ValueRules:
         binaries: The form of texts in binary columns.
         units: By name of a column, the unit of its numbers; `""` is for all others.
         placeholder: The text that stands for an unchanged value.
+        numbers: Names of the text columns that have numbers with more digits than any decimal.
     """
 
     decimals: DecimalForm = "precise"
     binaries: BinaryForm = "base64"
     units: Mapping[str, TimestampUnit] = field(default_factory=dict)
     placeholder: str = PLACEHOLDER
+    numbers: frozenset[str] = frozenset()
 
     def unit_of(self, name: str) -> TimestampUnit:
         """Return the unit of the times of a column."""

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from typing_extensions import Self
 
-__all__ = ["MARKS", "MOST_BYTES", "TableName", "check_length", "quote", "quote_text"]
+__all__ = ["CHANGES", "MARKS", "MOST_BYTES", "TableName", "check_length", "quote", "quote_text"]
 
 MARKS = "krishiv_epochs"
 """Name of the table of committed epochs, in the schema of each table that is written."""
+
+CHANGES = "krishiv_changes"
+"""Name of the table of positions of change data, beside the former."""
 
 MOST_BYTES = 63
 """Length of a name; PostgreSQL cuts off the rest (``NAMEDATALEN``)."""

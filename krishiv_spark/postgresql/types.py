@@ -109,8 +109,15 @@ def to_stored(rows: pa.Schema) -> pa.Schema:
     return pa.schema(list(fields))
 
 
-def fit_column(field: pa.Field, column: TableColumn) -> StagedColumn:
+def fit_column(
+    field: pa.Field, column: TableColumn, *, takes_numbers: bool = False
+) -> StagedColumn:
     """Return how a column of rows is stored in a column of a table.
+
+    Args:
+        field: The column of the rows.
+        column: The column of the table.
+        takes_numbers: True if texts for a ``numeric`` are known to be numbers.
 
     Raises:
         SchemaError: If not all of its values can be stored unchanged.
@@ -119,6 +126,8 @@ def fit_column(field: pa.Field, column: TableColumn) -> StagedColumn:
     if _is_nested(kind):
         raise SchemaError(_describe_unfit(field))
     made = _fit_kind(kind, column) if is_array == column.is_array else None
+    if takes_numbers and made is None and _is_text(kind) and column.base == "numeric":
+        made = ("text", True) if is_array == column.is_array and column.kind != "d" else None
     if made is None:
         raise SchemaError(_describe_misfit(field, column))
     wire, needs_cast = made

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, Field, model_validator
 from typing_extensions import Self
 
-from krishiv_spark.options import DistinctNames, Duration
-from krishiv_spark.postgresql.names import MARKS, TableName
+from krishiv_spark.options import Duration
+from krishiv_spark.postgresql.names import CHANGES, MARKS, TableName
 from krishiv_spark.postgresql.options import ConnectionOptions
-from krishiv_spark.sinks.column_policy import Evolution
+from krishiv_spark.sinks.change_options import KeyedChangeOptions
 from krishiv_spark.sinks.options import CheckpointOptions
 
 __all__ = ["PostgresqlSinkOptions"]
 
 
 def _check_table(text: str) -> str:
-    if TableName.parse(text).name == MARKS:
+    if TableName.parse(text).name in {MARKS, CHANGES}:
         raise ValueError("that table has the committed epochs: name another one")
     return text
 
@@ -28,8 +29,14 @@ def _check_schema(text: str) -> str:
     return text
 
 
-class PostgresqlSinkOptions(ConnectionOptions, CheckpointOptions):
+class PostgresqlSinkOptions(ConnectionOptions, CheckpointOptions, KeyedChangeOptions):
     """Options of the sink."""
+
+    collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **ConnectionOptions.collects_prefixes,
+        **CheckpointOptions.collects_prefixes,
+        **KeyedChangeOptions.collects_prefixes,
+    }
 
     table: Annotated[str, AfterValidator(_check_table)] = Field(
         validation_alias=AliasChoices("table", "dbtable"),
@@ -39,32 +46,10 @@ class PostgresqlSinkOptions(ConnectionOptions, CheckpointOptions):
         default="append",
         description="Append the rows (`append`), or replace rows with the same key (`upsert`).",
     )
-    key_columns: DistinctNames = Field(
-        default=(),
-        description="Columns that identify a row, separated by commas; required for `upsert`. The "
-        "table needs a unique index on them.",
-    )
-    op_column: str | None = Field(
-        default=None,
-        description="Column that marks a row as a delete (`d`, `delete`, `-`) or an upsert. It is "
-        "not written to the table.",
-    )
-    order_column: str | None = Field(
-        default=None,
-        description="Column whose highest value wins among the rows of an epoch with the same key. "
-        "By default, the last row in Spark's order wins.",
-    )
     create_table: Literal["ifMissing", "never"] = Field(
         default="ifMissing",
         description="Action for a missing table: create it with the columns of the rows "
         "(`ifMissing`), or fail (`never`).",
-    )
-    schema_evolution: Evolution = Field(
-        default="none",
-        description="Action for columns that the table does not have: fail, `add` them, or "
-        "`widen`: also give columns the wider type of the rows (`integer` to `bigint`, `real` to "
-        "`double precision`, more digits of a `numeric`), for which the server rewrites the table. "
-        "The user must own the table.",
     )
     truncate: bool = Field(
         default=False,
@@ -101,11 +86,4 @@ class PostgresqlSinkOptions(ConnectionOptions, CheckpointOptions):
     def _check_mode(self) -> Self:
         if self.mode == "upsert" and not self.key_columns:
             raise ValueError("'mode' = 'upsert' needs the option 'keyColumns'")
-        if self.mode == "append" and (self.key_columns or self.op_column or self.order_column):
-            raise ValueError("'keyColumns', 'opColumn' and 'orderColumn' require 'mode' = 'upsert'")
-        if self.op_column is not None and self.op_column in {*self.key_columns, self.order_column}:
-            raise ValueError(
-                f"'opColumn' = {self.op_column!r} is also in 'keyColumns' or 'orderColumn', and is "
-                "not written to the table: name another column there"
-            )
         return self

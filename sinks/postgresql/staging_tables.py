@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,14 +22,22 @@ from krishiv_spark.postgresql.names import TableName, quote
 from krishiv_spark.postgresql.options import FORMAT, ConnectionOptions
 from krishiv_spark.postgresql.types import StagedColumn, UnfitValue, convert_column
 from krishiv_spark.sinks.base import Task
-from krishiv_spark.sinks.upserts import ChangeColumns, format_row
+from krishiv_spark.sinks.upserts import (
+    DELETES,
+    KEPT,
+    ORDER,
+    PARTITION,
+    POSITION,
+    ChangeColumns,
+    format_row,
+)
 
 __all__ = [
-    "DELETES",
     "ROW",
     "PostgresqlChanges",
     "StagedTable",
     "StagingPlan",
+    "convert_rows",
     "drop_tables",
     "find_abandoned",
     "find_of_query",
@@ -38,8 +46,8 @@ __all__ = [
 
 _PREFIX, _LOGGED_PREFIX = "krishiv_s_", "krishiv_l_"
 
-ROW, DELETES = "_krishiv_row", "_krishiv_delete"
-"""Further columns of staged changes: the place of the row in its task, and whether it deletes."""
+ROW = "_krishiv_row"
+"""A further column of staged changes: the place of the row in its task."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,14 @@ class PostgresqlChanges(ChangeColumns):
 _OF_CHANGES = (
     StagedColumn(ROW, ROW, "bigint", is_array=False),
     StagedColumn(DELETES, DELETES, "boolean", is_array=False),
+)
+
+_OF_RECORDS = (
+    *_OF_CHANGES,
+    StagedColumn(KEPT, KEPT, "text", is_array=True),
+    StagedColumn(POSITION, POSITION, "bigint", is_array=False),
+    StagedColumn(PARTITION, PARTITION, "text", is_array=False),
+    StagedColumn(ORDER, ORDER, "bigint", is_array=False),
 )
 
 _MOST_DROPPED = 100
@@ -83,7 +99,8 @@ class StagingPlan:
         schema: The schema of staging tables.
         table: The table that rows are for.
         columns: The columns.
-        upsert: How rows change others; None if they are added.
+        upsert: How rows change others; None if they are added, or are records of change data.
+        records: The columns that records of change data fill; None for rows.
         is_logged: True if staged rows must survive a crash of the server.
     """
 
@@ -91,11 +108,14 @@ class StagingPlan:
     table: str
     columns: tuple[StagedColumn, ...]
     upsert: ChangeColumns | None = None
+    records: pa.Schema | None = None
     is_logged: bool = False
 
     @property
     def staged_columns(self) -> tuple[StagedColumn, ...]:
         """The columns of the staging tables, with those of changes."""
+        if self.records is not None:
+            return (*self.columns, *_OF_RECORDS)
         return self.columns if self.upsert is None else (*self.columns, *_OF_CHANGES)
 
 
@@ -112,9 +132,20 @@ def _name_table(plan: StagingPlan, task: Task) -> TableName:
 
 
 def stage_rows(
-    options: ConnectionOptions, plan: StagingPlan, batches: Iterator[pa.RecordBatch], task: Task
+    options: ConnectionOptions,
+    plan: StagingPlan,
+    batches: Iterator[pa.RecordBatch],
+    task: Task,
+    decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> StagedTable | None:
     """Write the rows of a task into a separate table, in one transaction. Executor.
+
+    Args:
+        options: The connection.
+        plan: The columns.
+        batches: The rows.
+        task: The attempt.
+        decode: Returns the changes of a batch of records; None for rows.
 
     Returns:
         None if there are no rows.
@@ -123,7 +154,8 @@ def stage_rows(
         SchemaError: If a value does not fit its column.
         StorageError: If the server refuses the rows, or cannot be reached.
     """
-    rows = (batch for batch in batches if batch.num_rows)
+    given = batches if decode is None else map(decode, batches)
+    rows = (batch for batch in given if batch.num_rows)
     first = next(rows, None)
     if first is None:
         return None
@@ -149,8 +181,7 @@ def _copy(
     def converted() -> Iterator[pa.RecordBatch]:
         nonlocal count
         for batch in batches:
-            changes = batch if plan.upsert is None else _to_changes(batch, plan.upsert, count)
-            yield _convert(changes, columns)
+            yield convert_rows(_to_changes(batch, plan, count), columns)
             count += batch.num_rows
 
     names = ", ".join(quote(column.target) for column in columns)
@@ -163,14 +194,21 @@ def _copy(
     return count
 
 
-def _to_changes(batch: pa.RecordBatch, upsert: ChangeColumns, before: int) -> pa.RecordBatch:
-    """Return rows with their place in the task, and a flag for those that delete."""
-    deletes = upsert.find_deletes(batch)
-    places = pa.array(np.arange(before, before + batch.num_rows))
-    return batch.append_column(ROW, places).append_column(DELETES, deletes)
+def _to_changes(batch: pa.RecordBatch, plan: StagingPlan, before: int) -> pa.RecordBatch:
+    """Return changes with their place in the task, and a flag for those that delete."""
+    if plan.upsert is not None:
+        batch = batch.append_column(DELETES, plan.upsert.find_deletes(batch))
+    elif plan.records is None:
+        return batch
+    return batch.append_column(ROW, pa.array(np.arange(before, before + batch.num_rows)))
 
 
-def _convert(batch: pa.RecordBatch, columns: Sequence[StagedColumn]) -> pa.RecordBatch:
+def convert_rows(batch: pa.RecordBatch, columns: Sequence[StagedColumn]) -> pa.RecordBatch:
+    """Return rows in the types in which they are staged. Executor.
+
+    Raises:
+        SchemaError: If a value does not fit its column.
+    """
     arrays = []
     for column in columns:
         try:

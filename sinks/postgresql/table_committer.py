@@ -18,8 +18,9 @@ from krishiv_spark.postgresql.connection import (
 from krishiv_spark.postgresql.options import FORMAT
 from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, TwoPhaseCommitter
+from krishiv_spark.sinks.postgresql.last_changes import Effect
 from krishiv_spark.sinks.postgresql.marks import Marks
-from krishiv_spark.sinks.postgresql.moving import Effect, move_rows
+from krishiv_spark.sinks.postgresql.moving import move_rows
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.staging_tables import (
     StagedTable,
@@ -93,7 +94,7 @@ class PostgresqlCommitter(TwoPhaseCommitter[StagedTable]):
             marks.write(transaction, epoch)
             replaces = self._mode is OutputMode.REPLACE
             effect = Effect.of(self._options, staged, replaces=replaces)
-            move_rows(transaction, marks.table, staged, effect)
+            move_rows(transaction, marks.table, staged, effect, epoch.query)
             names = [each.name.sql for each in staged[:_MOST_IN_COMMIT]]
             if names:
                 transaction.run(f"DROP TABLE {', '.join(names)}")

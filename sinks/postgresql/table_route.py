@@ -37,10 +37,11 @@ from krishiv_spark.postgresql.connection import (
 from krishiv_spark.postgresql.names import TableName
 from krishiv_spark.postgresql.options import FORMAT
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, Ownership, Task
-from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
+from krishiv_spark.sinks.logged_writer import Examiner, LoggedWriter, LogView
 from krishiv_spark.sinks.participant import LostIntentError, Participant
+from krishiv_spark.sinks.postgresql.last_changes import Effect
 from krishiv_spark.sinks.postgresql.marks import Marks
-from krishiv_spark.sinks.postgresql.moving import Effect, move_rows
+from krishiv_spark.sinks.postgresql.moving import move_rows
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.staging_tables import (
     StagedTable,
@@ -69,6 +70,8 @@ class StagedForPostgresql(BaseModel, frozen=True):
         keys: Columns of the table that identify a changed row; empty if rows are added.
         order: Column whose highest value wins among the changes of a key.
         columns: Fingerprints of the columns that the rows were checked against, by name.
+        are_records: True for changes that were decoded from records of change data.
+        missing_is_null: True to write null for an unchanged value of a row that does not exist.
     """
 
     staging_schema: str = ""
@@ -79,11 +82,14 @@ class StagedForPostgresql(BaseModel, frozen=True):
     keys: tuple[str, ...] = ()
     order: str | None = None
     columns: Mapping[str, str] = {}
+    are_records: bool = False
+    missing_is_null: bool = False
 
     @property
     def effect(self) -> Effect:
         """The effect of the epoch on earlier rows."""
-        return Effect(self.replaces, self.truncates, self.keys, self.order)
+        given = (self.replaces, self.truncates, self.keys, self.order)
+        return Effect(*given, self.are_records, self.missing_is_null)
 
     @property
     def table(self) -> TableName | None:
@@ -134,8 +140,22 @@ class PostgresqlRoute(LoggedWriter[StagedForPostgresql, StagingPlan]):
             truncates=effect.truncates,
             keys=effect.keys,
             order=effect.order,
+            are_records=effect.are_records,
+            missing_is_null=effect.missing_is_null,
             columns={column.target: column.fingerprint for column in staged.columns},
         )
+
+    @property
+    def examines_rows(self) -> bool:
+        """True for records of change data, which tasks decode."""
+        return self.options.change_format is not None
+
+    def create_examiner(self, plan: StagingPlan) -> Examiner | None:
+        """Executor: return the function that decodes records, and finds those that are bad."""
+        from krishiv_spark.sinks.postgresql.record_columns import open_records
+
+        records = open_records(self.options, plan)
+        return None if records is None else records.examine
 
     def participant(self, view: LogView) -> PostgresqlParticipant:
         """Driver: return the participant of the table."""
@@ -266,7 +286,7 @@ class PostgresqlParticipant(Participant[StagedForPostgresql]):
             StagedTable(name, 0, partition, columns)
             for name, partition, columns in read_staged(transaction, marks.table, own)
         ]
-        move_rows(transaction, marks.table, tables, staged[0].effect)
+        move_rows(transaction, marks.table, tables, staged[0].effect, epoch.query)
 
     def is_finished(self, epoch: Epoch) -> bool:
         """Driver: return True if the table has this epoch or a later one."""

@@ -22,9 +22,11 @@ from krishiv_spark.postgresql.types import (
     to_stored,
 )
 from krishiv_spark.sinks.column_policy import grow_columns
+from krishiv_spark.sinks.postgresql.change_positions import ChangePositions
 from krishiv_spark.sinks.postgresql.marks import Marks
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
-from krishiv_spark.sinks.postgresql.staging_tables import DELETES, ROW
+from krishiv_spark.sinks.postgresql.staging_tables import ROW
+from krishiv_spark.sinks.upserts import FURTHER
 
 __all__ = [
     "check_before_start",
@@ -33,6 +35,7 @@ __all__ = [
     "prepare_table",
     "read_identity",
     "read_staged",
+    "read_table",
     "resolve_name",
     "staging_schema",
 ]
@@ -87,6 +90,12 @@ def resolve_name(transaction: DatabaseTransaction, options: PostgresqlSinkOption
     return TableName(schema, options.table_name.name)
 
 
+def read_table(options: PostgresqlSinkOptions) -> Table | None:
+    """Return the table; None if it does not exist. Planner."""
+    with open_transaction(options, f"read table {options.table_name}", reads=True) as reading:
+        return find_table(reading, resolve_name(reading, options))
+
+
 def check_before_start(options: PostgresqlSinkOptions, rows: pa.Schema) -> None:
     """Refuse what `prepare_table` and `fit_rows` would refuse, and create nothing. Planner.
 
@@ -95,13 +104,13 @@ def check_before_start(options: PostgresqlSinkOptions, rows: pa.Schema) -> None:
     """
     if options.schema_evolution != "none":
         with open_transaction(options, f"try changes of table {options.table_name}") as trial:
-            fit_rows(rows, _create_table(trial, options, rows))
+            _fit_given(options, rows, _create_table(trial, options, rows))
         return  # nothing was committed
     with open_transaction(options, f"read table {options.table_name}", reads=True) as reading:
         name = resolve_name(reading, options)
         table = check_table(find_table(reading, name), options)
     if table is not None:
-        fit_rows(rows, table)
+        _fit_given(options, rows, table)
     else:
         _creation(name, options, rows)
 
@@ -122,7 +131,7 @@ def prepare_table(options: PostgresqlSinkOptions, rows: pa.Schema) -> Table:
     action = f"create or read table {options.table_name}"
     with open_transaction(options, action) as transaction:
         table = _create_table(transaction, options, rows)
-        fit_rows(rows, table)
+        _fit_given(options, rows, table)
         transaction.commit()
     return table
 
@@ -146,6 +155,8 @@ def _create_table(
     marks = Marks(name)
     if not marks.exist(transaction):
         marks.create(transaction)
+    if options.change_format is not None:
+        ChangePositions(name).create(transaction)
     return table
 
 
@@ -245,8 +256,19 @@ def _creation(name: TableName, options: PostgresqlSinkOptions, rows: pa.Schema) 
     return f"CREATE TABLE {name.sql} ({', '.join(columns)})"
 
 
-def fit_rows(rows: pa.Schema, table: Table) -> tuple[StagedColumn, ...]:
+def _fit_given(options: PostgresqlSinkOptions, rows: pa.Schema, table: Table) -> None:
+    fit_rows(rows, table, of_records=options.change_format is not None)
+
+
+def fit_rows(
+    rows: pa.Schema, table: Table, *, of_records: bool = False
+) -> tuple[StagedColumn, ...]:
     """Return how each column of the rows is stored in the table.
+
+    Args:
+        rows: The columns of the rows.
+        table: The table.
+        of_records: True for rows of change data, whose texts may be numbers (`record_columns`).
 
     Raises:
         SchemaError: If a column is missing, does not fit, or is one that PostgreSQL fills.
@@ -260,7 +282,7 @@ def fit_rows(rows: pa.Schema, table: Table) -> tuple[StagedColumn, ...]:
                 f"{FORMAT}: table {table.name} has no column {field.name!r}; {hint}. Drop it from "
                 "the rows, or add it to the table"
             )
-        fitted.append(_fit(field, table.columns[place], table))
+        fitted.append(_fit(field, table.columns[place], table, of_records=of_records))
     targets = {column.target for column in fitted}
     for column in table.columns:
         if column.is_required and not column.is_generated and column.name not in targets:
@@ -271,13 +293,13 @@ def fit_rows(rows: pa.Schema, table: Table) -> tuple[StagedColumn, ...]:
     return tuple(fitted)
 
 
-def _fit(field: pa.Field, column: TableColumn, table: Table) -> StagedColumn:
+def _fit(field: pa.Field, column: TableColumn, table: Table, *, of_records: bool) -> StagedColumn:
     if column.is_generated:
         raise SchemaError(
             f"{FORMAT}: column {column.name!r} of table {table.name} is GENERATED ALWAYS, so only "
             "PostgreSQL gives it values: drop it from the rows"
         )
-    return fit_column(field, column)
+    return fit_column(field, column, takes_numbers=of_records)
 
 
 def lock_table(
@@ -347,7 +369,7 @@ def read_staged(
         if table is None or target is None:
             raise CommitRejected(f"{FORMAT}: table {each if table is None else name} was dropped")
         known = {column.name: column for column in target.columns}
-        own = [column for column in table.columns if column.name not in {ROW, DELETES}]
+        own = [column for column in table.columns if column.name not in {ROW, *FURTHER}]
         if missing := [column.name for column in own if column.name not in known]:
             raise CommitRejected(f"{FORMAT}: table {name} has no column {missing[0]!r} any more")
         columns = (

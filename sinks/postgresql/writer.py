@@ -36,9 +36,7 @@ class PostgresqlWriter(Writer["StagedTable", "StagingPlan"]):
 
     def check(self) -> None:
         """Planner: create the table if it is missing, and check that the rows fit it."""
-        from krishiv_spark.sinks.postgresql.target import fit_rows
-
-        fit_rows(self._rows, self._table)
+        _ = self._table
 
     def check_start(self) -> None:
         """Planner: check as `check`, and create nothing."""
@@ -61,9 +59,11 @@ class PostgresqlWriter(Writer["StagedTable", "StagingPlan"]):
         from krishiv_spark.sinks.postgresql.target import fit_rows, staging_schema
 
         name = self._table.name
-        columns = fit_rows(self._rows, self._table)
+        records = None if self.options.change_format is None else self._rows
+        columns = fit_rows(self._rows, self._table, of_records=records is not None)
         schema = staging_schema(self.options, name)
-        return StagingPlan(schema, str(name), columns, self._changes, is_logged)
+        upsert = self._changes if records is None else None
+        return StagingPlan(schema, str(name), columns, upsert, records, is_logged)
 
     def describe_target(self) -> QueryTarget:
         """Driver: describe the table by its name, and by an id that a promoted standby has too."""
@@ -79,9 +79,12 @@ class PostgresqlWriter(Writer["StagedTable", "StagingPlan"]):
         self, batches: Iterator[pa.RecordBatch], task: Task, plan: StagingPlan
     ) -> StagedTable | None:
         """Executor: copy the rows into a table that only this attempt uses."""
+        from krishiv_spark.sinks.postgresql.record_columns import open_records
         from krishiv_spark.sinks.postgresql.staging_tables import stage_rows
 
-        return stage_rows(self.options, plan, batches, task)
+        records = open_records(self.options, plan)
+        decode = None if records is None else records.decode
+        return stage_rows(self.options, plan, batches, task, decode)
 
     def committer(self) -> PostgresqlCommitter:
         """Driver: return the committer of the table."""
@@ -101,8 +104,34 @@ class PostgresqlWriter(Writer["StagedTable", "StagingPlan"]):
             return self.schema
         if self.mode is OutputMode.REPLACE:
             raise OptionError(f"{FORMAT}: 'mode' = 'upsert' cannot replace the whole table")
+        if self.options.change_format is not None:
+            columns = self._find_columns()
+            upsert.check(columns)
+            self.options.check_units(columns, FORMAT)
+            return columns
         upsert.check(self.schema)
         return upsert.without_op(self.schema)
+
+    def _find_columns(self) -> pa.Schema:
+        """Return the columns that records of change data fill: declared, or those of the table.
+
+        Raises:
+            OptionError: If the rows are no records, or the table does not exist.
+        """
+        from krishiv_spark.sinks.postgresql.record_columns import list_record_columns
+        from krishiv_spark.sinks.postgresql.target import read_table
+
+        self.options.check_records(self.schema, FORMAT)
+        if (declared := self.options.declared_columns) is not None:
+            return declared
+        table = read_table(self.options)
+        if table is None:
+            raise OptionError(
+                f"{FORMAT}: table {self.options.table_name} does not exist: create it, as by "
+                "pg_dump --schema-only, or declare its columns with 'tableSchema', such as "
+                "'id BIGINT, name STRING'"
+            )
+        return list_record_columns(table)
 
     @cached_property
     def _changes(self) -> ChangeColumns | None:

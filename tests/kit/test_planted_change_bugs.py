@@ -45,13 +45,13 @@ BUGS = {
     ),
     "a changed key leaves its values behind": (
         unchanged_values,
-        "_follow_moves",
+        "follow_moves",
         lambda _, before: before,
     ),
     "a kept value is that of the table": (
         unchanged_values,
-        "_find_rows_before",
-        lambda found: unchanged_values._in_table(found.groups),
+        "find_rows_before",
+        lambda found: unchanged_values.in_table(found.groups),
     ),
     "the first change of a key wins": (
         epoch_changes.EpochChanges,

@@ -58,9 +58,9 @@ def sweep_nothing(self, epoch):
     """Staging tables of dead attempts stay."""
 
 
-def move_without_replacing(transaction, table, staged, effect):
+def move_without_replacing(transaction, table, staged, effect, query):
     """Complete mode adds its rows to the earlier ones."""
-    _move(transaction, table, staged, replace(effect, replaces=False))
+    _move(transaction, table, staged, replace(effect, replaces=False), query)
 
 
 BUGS = {

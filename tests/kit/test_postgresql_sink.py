@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from database_life import COLUMNS, make_change_rows
 from keyed_rows import KEYED_ROWS
 from pg_onlooker import make_sink
 
@@ -49,3 +50,14 @@ class TestPostgresqlUpserts(TestPostgresqlSink):
             return [{**row, "op": "u"} for row in made.oracle()]  # it is not in the table
 
         return replace(made, options={**made.options, **keyed}, oracle=rows, **KEYED_ROWS)
+
+
+@pytest.mark.variant  # the same marks, with events of Debezium
+class TestPostgresqlMirrors(TestPostgresqlSink):
+    random_sequences = 10
+
+    def sink(self, folder):
+        made = super().sink(folder)
+        keyed = {"mode": "upsert", "keyColumns": "id", "changeFormat": "debezium"}
+        options = {**made.options, **keyed, "tableSchema": COLUMNS}
+        return replace(made, options=options, special_doubles=False, **make_change_rows())

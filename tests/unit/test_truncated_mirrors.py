@@ -5,8 +5,9 @@ import random
 import pyarrow as pa
 import pytest
 from database_life import COLUMNS, RECORDS
-from debezium_events import PLACEHOLDER, to_json, write_event
+from debezium_events import PLACEHOLDER
 from iceberg_life import IcebergLife, table_of
+from truncated_table import TruncatedTable
 
 from krishiv_spark.errors import CommitRejected, OptionError
 
@@ -42,47 +43,11 @@ class Mirror(IcebergLife):
         return sorted((row["id"], row["n"], row["text"]) for row in found)
 
 
-class Table:
-    """A table of a database, and the records of its changes."""
-
-    def __init__(self, *, with_positions=True):
-        self.rows, self.records, self.lsn = {}, [], 0
-        self.with_positions = with_positions
-
-    def write(self, op, key, before, after):
-        self.lsn += 1
-        found = write_event(op, before, after, self.lsn if self.with_positions else None)
-        self.records.append((None if key is None else to_json({"id": key}), found))
-
-    def put(self, key, n, text=None):
-        """Insert or update a row; without a text it keeps the one that it has."""
-        op = "u" if key in self.rows else "c"
-        kept = self.rows[key][1] if text is None else text
-        self.rows[key] = (n, kept)
-        self.write(op, key, None, {"id": key, "n": n, "text": text or PLACEHOLDER})
-
-    def delete(self, key):
-        del self.rows[key]
-        self.write("d", key, {"id": key, "n": None, "text": None}, None)
-        self.records.append((to_json({"id": key}), None))
-
-    def truncate(self):
-        self.rows = {}
-        self.write("t", None, None, None)
-
-    def take(self, count=None):
-        taken, self.records = self.records[:count], self.records[count:] if count else []
-        return taken
-
-    def state(self):
-        return sorted((key, *row) for key, row in self.rows.items())
-
-
 @MODES
 @pytest.mark.parametrize("with_positions", [True, False])
 @pytest.mark.parametrize("seed", range(2))
 def test_the_mirror_equals_the_database_after_each_epoch(tmp_path, mode, with_positions, seed):
-    dice, table = random.Random(seed), Table(with_positions=with_positions)
+    dice, table = random.Random(seed), TruncatedTable(with_positions=with_positions)
     mirror = Mirror(tmp_path, upsertMode=mode)
     for _ in range(8):
         for _ in range(dice.randrange(1, 25)):
@@ -101,7 +66,7 @@ def test_the_mirror_equals_the_database_after_each_epoch(tmp_path, mode, with_po
 
 @MODES
 def test_an_epoch_of_a_truncate_alone_empties_the_table(tmp_path, mode):
-    table, mirror = Table(), Mirror(tmp_path, upsertMode=mode)
+    table, mirror = TruncatedTable(), Mirror(tmp_path, upsertMode=mode)
     for key in range(5):
         table.put(key, key, "x")
     mirror.apply(*table.take())
@@ -117,7 +82,7 @@ def test_an_epoch_of_a_truncate_alone_empties_the_table(tmp_path, mode):
 
 
 def test_a_truncate_of_a_table_without_rows_is_no_error(tmp_path):
-    table, mirror = Table(), Mirror(tmp_path)
+    table, mirror = TruncatedTable(), Mirror(tmp_path)
     table.truncate()
     mirror.apply(*table.take())
     assert mirror.rows() == []
@@ -125,7 +90,7 @@ def test_a_truncate_of_a_table_without_rows_is_no_error(tmp_path):
 
 def test_a_value_that_a_truncated_row_had_is_not_kept(tmp_path):
     """Such an event does not exist; if it did, the value of the deleted row would be wrong."""
-    table, mirror = Table(), Mirror(tmp_path)
+    table, mirror = TruncatedTable(), Mirror(tmp_path)
     table.put(1, 1, "old")
     mirror.apply(*table.take())
     table.truncate()
@@ -136,7 +101,7 @@ def test_a_value_that_a_truncated_row_had_is_not_kept(tmp_path):
 
 
 def test_events_of_several_partitions_have_no_order_beside_a_truncate(tmp_path):
-    table, mirror = Table(), Mirror(tmp_path)
+    table, mirror = TruncatedTable(), Mirror(tmp_path)
     for key in range(4):
         table.put(key, key, "x")
     mirror.apply(*table.take(), partitions=(0, 1))
@@ -148,7 +113,7 @@ def test_events_of_several_partitions_have_no_order_beside_a_truncate(tmp_path):
 
 
 def test_rows_of_several_tasks_are_deleted_by_their_positions(tmp_path):
-    table, mirror = Table(), Mirror(tmp_path)
+    table, mirror = TruncatedTable(), Mirror(tmp_path)
     for key in range(6):
         table.put(key, key, "before")
     table.truncate()

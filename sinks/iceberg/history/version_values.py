@@ -19,6 +19,7 @@ import pyarrow as pa
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.equal_rows import find_equal_rows
 from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.history.version_chains import (
     Events,
     Flags,
@@ -26,7 +27,8 @@ from krishiv_spark.sinks.iceberg.history.version_chains import (
     find_events_before,
 )
 from krishiv_spark.sinks.iceberg.upserts.epoch_changes import filter_rows
-from krishiv_spark.sinks.iceberg.upserts.unchanged_values import to_rejection
+from krishiv_spark.sinks.iceberg.upserts.unchanged_values import describe_key
+from krishiv_spark.sinks.kept_values import to_rejection
 from krishiv_spark.sinks.upserts import drop_further
 
 if TYPE_CHECKING:
@@ -114,7 +116,7 @@ class VersionValues:
             made = made.set_column(made.column_names.index(name), made.field(name), values)
             refused = np.flatnonzero(source == _NONE)
             if len(refused) and not missing_is_null:
-                raise to_rejection(made, int(refused[0]), name, keys)
+                raise to_rejection(FORMAT, describe_key(made, int(refused[0]), keys), name)
         return made
 
     def drop_equal_reads(self, completed: pa.Table) -> Numbers:

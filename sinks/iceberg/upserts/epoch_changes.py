@@ -18,7 +18,6 @@ import pyarrow as pa
 from krishiv_spark.arrow.cast import is_uuid
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.schemas import conform
-from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.inputs import open_input
 from krishiv_spark.parquet.row_groups import read_all
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 
 from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
+from krishiv_spark.sinks.kept_values import IncompleteRows, refuse_truncate
 from krishiv_spark.sinks.upserts import (
     DELETES,
     FURTHER,
@@ -41,7 +41,6 @@ from krishiv_spark.sinks.upserts import (
 
 __all__ = [
     "EpochChanges",
-    "IncompleteRows",
     "filter_rows",
     "find_end_deletes",
     "find_positions",
@@ -49,24 +48,7 @@ __all__ = [
     "to_sortable",
 ]
 
-_MOST_PARTITIONS = 5
 _RANK, _ROW, _GROUP = "_krishiv_rank", "_krishiv_row", "_krishiv_group"
-
-
-@dataclass(frozen=True)
-class IncompleteRows:
-    """The changes of some keys in their order, and of the keys that their rows had before.
-
-    Attributes:
-        rows: The changes, with further columns; those of one key are next to each other.
-        groups: For each change, the number of its key, ascending.
-        is_wanted: For each change, whether the last change of its key is an upsert that keeps
-            values. Otherwise the key is one that a row had before.
-    """
-
-    rows: pa.Table
-    groups: np.ndarray[Any, Any]
-    is_wanted: np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -347,14 +329,7 @@ class EpochChanges:
         if not truncates.any():
             return every
         partitions = pc.unique(changes[PARTITION].drop_null()).to_pylist()
-        if len(partitions) > 1:
-            raise CommitRejected(
-                f"{FORMAT}: the table was truncated, and the epoch has events of the partitions "
-                f"{', '.join(sorted(partitions)[:_MOST_PARTITIONS])}, which have no common order. "
-                "Nothing was committed. Truncated tables need a topic with one partition: build "
-                "the mirror again from such a topic, or set 'truncateEvents' = 'ignore' and "
-                "delete the rows yourself"
-            )
+        refuse_truncate(FORMAT, partitions)
         found: np.ndarray[Any, Any] = ranks > ranks[truncates].max()
         return found
 

@@ -113,6 +113,8 @@ class IcebergRecords:
     """
 
     format_name = FORMAT
+    may_grow = True
+    numbers = frozenset[str]()
 
     def __init__(self, shown: str, upsert_spec: UpsertSpec) -> None:
         self.shown, self._upsert_spec = shown, upsert_spec

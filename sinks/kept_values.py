@@ -1,0 +1,189 @@
+"""Rules for values that a database did not send: which change, or which stored row, has them.
+
+A database does not send a large value that a change has not touched: the event has a placeholder.
+The value is that of the newest earlier change of the key in the same epoch, and otherwise that of
+the table. A changed key is a delete of the old one and an insert of the new one, at one position of
+the database's log. The values that the insert keeps are those of the old key's row before the
+delete.
+
+The rules know positions and keys of changes only, so that each sink reads and writes values in its
+own way. Driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from krishiv_spark.arrow.compute import pc
+from krishiv_spark.errors import CommitRejected
+from krishiv_spark.sinks.upserts import DELETES, KEPT, PARTITION, POSITION
+
+__all__ = [
+    "NO_CHANGE",
+    "Flags",
+    "IncompleteRows",
+    "Numbers",
+    "are_applied",
+    "find_rows_before",
+    "find_sources",
+    "follow_moves",
+    "in_table",
+    "list_kept",
+    "locate_values",
+    "refuse_truncate",
+    "to_rejection",
+]
+
+NO_CHANGE = -1
+"""Instead of the change that has a value: no change has it, since the key was deleted before. Lower
+numbers are keys whose row in the table has it, see `in_table`."""
+
+_MOST_PARTITIONS = 5
+
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
+
+
+@dataclass(frozen=True)
+class IncompleteRows:
+    """The changes of some keys in their order, and of the keys that their rows had before.
+
+    Attributes:
+        rows: The changes, with further columns; those of one key are next to each other.
+        groups: For each change, the number of its key, ascending.
+        is_wanted: For each change, whether the last change of its key is an upsert that keeps
+            values. Otherwise the key is one that a row had before.
+    """
+
+    rows: pa.Table
+    groups: np.ndarray[Any, Any]
+    is_wanted: np.ndarray[Any, Any]
+
+    @property
+    def winners(self) -> Numbers:
+        """The last changes of the keys that keep values."""
+        is_last = np.diff(self.groups, append=-1) != 0
+        return np.flatnonzero(is_last & self.is_wanted)
+
+
+def list_kept(found: IncompleteRows) -> Mapping[str, Flags]:
+    """Return for each column whether each change keeps its value, if one of them does."""
+    lists = pa.concat_arrays(found.rows[KEPT].chunks)
+    names, rows = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
+    result: dict[str, Flags] = {}
+    for name in pc.unique(names).to_pylist():
+        flags = np.zeros(len(lists), np.bool_)
+        flags[rows[np.asarray(pc.equal(names, name))]] = True
+        result[name] = flags
+    return result
+
+
+def in_table(group: Numbers) -> Numbers:
+    """Return the number that stands for the row of a key in the table; its own inverse."""
+    return -2 - group
+
+
+def find_rows_before(found: IncompleteRows) -> Numbers:
+    """Return for each change the change that has made its row before."""
+    rows = np.arange(len(found.groups))
+    is_first = np.diff(found.groups, prepend=-1) != 0
+    follows_delete = np.r_[False, found.rows[DELETES].to_numpy()[:-1]]
+    return np.where(is_first, in_table(found.groups), np.where(follows_delete, NO_CHANGE, rows - 1))
+
+
+def follow_moves(found: IncompleteRows, before: Numbers) -> Numbers:
+    """Return the same, where the row of an insert is that of its old key before the delete."""
+    positions = found.rows[POSITION].combine_chunks()
+    valid = positions.is_valid().to_numpy(zero_copy_only=False)
+    numbers = np.asarray(pc.fill_null(positions, 0))
+    left = np.flatnonzero(found.rows[DELETES].to_numpy() & valid)
+    arrived = found.rows[KEPT].is_valid().to_numpy() & valid
+    if not len(left) or not arrived.any():
+        return before
+    # The first of repeated deletes: after it, the old key has no row.
+    first = left[np.unique(numbers[left], return_index=True)[1]]
+    spots = np.minimum(np.searchsorted(numbers[first], numbers), len(first) - 1)
+    is_moved = arrived & (numbers[first[spots]] == numbers)
+    return np.where(is_moved, before[first[spots]], before)
+
+
+def find_sources(keeps: Flags, before: Numbers) -> Numbers:
+    """Return for each change the change that has the value of one column.
+
+    Args:
+        keeps: For each change, whether it keeps the value.
+        before: For each change, the change that has made its row before.
+    """
+    found = np.where(keeps, before, np.arange(len(keeps)))
+    # Each round follows twice as many steps; events that name each other in a circle end, too.
+    for _ in range(len(keeps).bit_length() + 1):
+        found = np.where(found >= 0, found[np.maximum(found, 0)], found)
+    return np.where((found >= 0) & keeps[np.maximum(found, 0)], NO_CHANGE, found)
+
+
+def locate_values(source: Numbers, places: Numbers, count: int) -> Numbers:
+    """Return the row of each value, where the table's rows follow the changes; -1 for none.
+
+    Args:
+        source: For each change, the change or the key that has the value.
+        places: By number of a key, its place among the table's rows; -1 for none.
+        count: Number of the changes.
+    """
+    is_stored = source < NO_CHANGE
+    group = np.where(is_stored, in_table(source), 0)
+    stored = places[group]
+    return np.where(is_stored, np.where(stored < 0, -1, stored + count), source)
+
+
+def are_applied(rows: pa.Table, newest: Mapping[str, int]) -> Flags:
+    """Return whether earlier epochs have had positions beyond those of some changes.
+
+    A partition is in the order of positions, so such a change is a repeated one. The same position
+    is not enough: the delete of an old key has that of the insert of the new one, and the epoch may
+    have ended between them.
+
+    Args:
+        rows: The changes.
+        newest: The highest position of earlier epochs, by partition.
+    """
+    pairs = zip(rows[PARTITION].to_pylist(), rows[POSITION].to_pylist(), strict=True)
+    return np.array([at is not None and at < newest.get(one, -1) for one, at in pairs], np.bool_)
+
+
+def to_rejection(format_name: str, key: str, name: str) -> CommitRejected:
+    """Return the rejection of an epoch, one of whose rows has no value in a column.
+
+    Args:
+        format_name: The name of the sink.
+        key: The key of the row, as text.
+        name: The column.
+    """
+    return CommitRejected(
+        f"{format_name}: the event of the row with {key} leaves out the unchanged value of column "
+        f"{name!r}, and neither the table nor the epoch has this row. Nothing was committed. The "
+        "topic does not begin with a snapshot, or is compacted; or the key of the row was changed, "
+        "and the delete of the old key came in another epoch. Let the database send all values (in "
+        "PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL); to continue with this event, set "
+        "'missingValues' = 'null' and correct the row afterwards"
+    )
+
+
+def refuse_truncate(format_name: str, partitions: list[str]) -> None:
+    """Refuse an epoch that truncates the table and has events of several partitions.
+
+    Raises:
+        CommitRejected: If there are several.
+    """
+    if len(partitions) > 1:
+        raise CommitRejected(
+            f"{format_name}: the table was truncated, and the epoch has events of the partitions "
+            f"{', '.join(sorted(partitions)[:_MOST_PARTITIONS])}, which have no common order. "
+            "Nothing was committed. Truncated tables need a topic with one partition: build the "
+            "mirror again from such a topic, or set 'truncateEvents' = 'ignore' and delete the "
+            "rows yourself"
+        )
