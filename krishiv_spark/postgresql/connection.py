@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,14 @@ def _import_driver() -> Any:
     return psycopg
 
 
+_QUOTED = re.compile('"(?:[^"]|"")*"')
+
+
+def _escape_names(statement: str) -> str:
+    """Return a statement whose names may contain ``%``, which psycopg takes for a placeholder."""
+    return _QUOTED.sub(lambda name: name[0].replace("%", "%%"), statement)
+
+
 class DatabaseTransaction:
     """One transaction, which is rolled back unless `commit` is called.
 
@@ -59,7 +68,7 @@ class DatabaseTransaction:
     def run(self, statement: str, values: Sequence[object] = ()) -> psycopg.Cursor[Any]:
         """Run one statement, or several without values, and return the cursor of its rows."""
         # The type of `execute` refuses computed texts, since names cannot be parameters.
-        text: Any = statement
+        text: Any = _escape_names(statement) if values else statement
         return self.connection.execute(text, values or None)
 
     def first(self, statement: str, values: Sequence[object] = ()) -> Any:

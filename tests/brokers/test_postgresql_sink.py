@@ -115,6 +115,16 @@ def test_commits_are_durable_although_the_server_does_not_wait_for_its_log(datab
     assert database.run("SELECT DISTINCT name FROM orders") == [("on",)]
 
 
+def test_names_may_contain_the_sign_of_placeholders(database):
+    database.run('CREATE SCHEMA "100%s"')
+    rows = pa.table({"a%s": [1], "b%": ["x"]})
+    for epoch, table in enumerate(('"100%s"."t%d"', '"100%s"."t%d"', '"100%s"."u%"')):
+        keyed = {"mode": "upsert", "keyColumns": "a%s"} if epoch == 2 else {}
+        write(make_writer(database, rows.schema, table=table, **keyed), rows, epoch)
+    assert database.run('SELECT count(*) FROM "100%s"."t%d"') == [(2,)]
+    assert database.run('SELECT "b%" FROM "100%s"."u%"') == [("x",)]
+
+
 class Cut(psycopg.OperationalError):
     """The connection broke after COMMIT was sent."""
 
