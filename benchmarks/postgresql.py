@@ -6,7 +6,8 @@ A stream of one file for each epoch; the fastest trigger counts, without the fir
 programs may disturb any of them. Beside it is the processor time of a whole stream for a million
 rows, of Spark with its workers and of the server, which other programs change less. JDBC gets
 `batchsize` = 10000 and `reWriteBatchedInserts`; for upserts it fills a table from which a statement
-moves the rows, since it has none. The bound is psql alone: COPY of the same rows in binary form
+moves the rows, since it has none. A sink in Python that drops its rows shows the time of Spark and
+of its transport to Python. The bound is psql alone: COPY of the same rows in binary form
 into an UNLOGGED table by two processes at once, as there are two tasks, and INSERT … SELECT.
 """
 
@@ -15,10 +16,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pg_onlooker import Database
 from pg_server import KillableServer, open_killable
-from postgres import PASSWORD, USER, find_programs
+from postgres import PASSWORD, USER, require_programs
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from benchmarks.writers import Life
 from krishiv_spark.kafka.dev.maven import Jar, bring
+from krishiv_spark.sinks.postgresql.writer import PostgresqlWriter
 
 _JDBC = Jar("org.postgresql", "postgresql", "42.7.11")
+_WARM, _EPOCHS = 10, 100
 _COLUMNS = "id bigint, name text, at timestamptz, amount float8, n int4"
 _MOVE = (
     "INSERT INTO {} SELECT * FROM {} ON CONFLICT (id) DO UPDATE SET name = EXCLUDED.name, "
@@ -128,14 +134,34 @@ def jdbc(database: Database, table: str, then: str | None = None) -> Callable[[A
     return lambda writer: writer.foreachBatch(write)
 
 
+class _DroppingWriter(DataSourceStreamArrowWriter):
+    """A writer that reads its rows and drops them."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for batch in iterator:
+            del batch
+        return WriterCommitMessage()
+
+
+class _Dropping(DataSource):
+    """A sink that drops its rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dropping"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  Spark's
+        del schema, overwrite
+        return _DroppingWriter()
+
+
 def main() -> None:
     """Print a line for each way."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--epochs", type=int, default=5)
     given = parser.parse_args()
-    programs = find_programs()
-    assert programs is not None, "PostgreSQL is not installed"
+    programs = require_programs()
     jars = sorted(bring("postgresql-jdbc-42.7.11", [_JDBC], transitive=False).glob("*.jar"))
     settings = {"fsync": "on", "shared_buffers": "256MB", "max_wal_size": "4GB"}
     with (
@@ -171,7 +197,9 @@ def measure(server: KillableServer, folder: Path, given: Any, jars: list[Path]) 
         return lambda writer: writer.format("krishiv-postgresql").options(**options)
 
     move = _MOVE.format("their_keys", "batch")
+    spark.dataSource.register(_Dropping)
     ways = {
+        "append, rows dropped": ("append", lambda writer: writer.format("dropping")),
         "append, krishiv-postgresql": ("append", krishiv(table="ours")),
         "append, JDBC": ("append", jdbc(database, "theirs")),
         "upsert, krishiv-postgresql": (
@@ -200,9 +228,24 @@ def measure(server: KillableServer, folder: Path, given: Any, jars: list[Path]) 
     for kind in ("append", "upsert"):
         times = found[f"{kind}, JDBC"] / found[f"{kind}, krishiv-postgresql"]
         print(f"{kind}: {times:.2f} times JDBC")
+    of_dropping = found["append, krishiv-postgresql"] / found["append, rows dropped"]
+    print(f"append: {of_dropping:.2f} times the time of a sink that drops its rows")
     of_bound = found["append, psql"] / found["append, krishiv-postgresql"]
     print(f"append: {of_bound:.2f} of psql")
     spark.stop()
+    print_commits(database)
+
+
+def print_commits(database: Database) -> None:
+    """Print the rate of small epochs, from the plan to the commit, and the time of their phases."""
+    life = Life(PostgresqlWriter, database.options(table="small"))
+    life.commits(_WARM)
+    begun = time.perf_counter()
+    life.commits(_EPOCHS)
+    rate = _EPOCHS / (time.perf_counter() - begun)
+    phases = {name: statistics.median(times[_WARM:]) for name, times in life.spent.items()}
+    shown = ", ".join(f"{name} {1000 * took:.0f} ms" for name, took in phases.items())
+    print(f"small epochs: {rate:.1f} epochs/s; {shown}")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from krishiv_spark.sinks.kept_values import (
     to_rejection,
 )
 from krishiv_spark.sinks.postgresql.change_positions import ChangePositions
-from krishiv_spark.sinks.postgresql.last_changes import TASK, ChangeQueries, LastChanges
+from krishiv_spark.sinks.postgresql.change_queries import TASK, ChangeQueries, LastChanges
 from krishiv_spark.sinks.postgresql.staging_tables import ROW
 from krishiv_spark.sinks.upserts import DELETES, KEPT, ORDER, PARTITION, POSITION
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX

@@ -9,7 +9,8 @@ from krishiv_spark.postgresql.catalog import Table
 from krishiv_spark.postgresql.connection import DatabaseTransaction
 from krishiv_spark.postgresql.names import TableName, quote
 from krishiv_spark.postgresql.options import FORMAT
-from krishiv_spark.sinks.postgresql.last_changes import Effect, find_last_changes
+from krishiv_spark.sinks.postgresql.change_queries import ChangeQueries, Effect, LastChanges
+from krishiv_spark.sinks.postgresql.mirrored_changes import find_mirrored_changes
 from krishiv_spark.sinks.postgresql.staging_tables import StagedTable
 from krishiv_spark.sinks.postgresql.target import lock_table
 from krishiv_spark.sinks.upserts import DELETES
@@ -69,7 +70,7 @@ def _change_rows(
     the table refer to others of it, both happen in one statement instead, at whose end foreign keys
     are checked: a row may be deleted that others referred to before the epoch.
     """
-    last = find_last_changes(transaction, effect, table, staged, query)
+    last = _find_last_changes(transaction, ChangeQueries(effect, staged), table, query)
     keys = list(map(quote, effect.keys))
     same = " AND ".join(f"t.{key} = c.{key}" for key in keys)
     delete = f"DELETE FROM {table.name.sql} t USING changes c WHERE c.{quote(DELETES)} AND {same}"  # noqa: S608
@@ -85,6 +86,22 @@ def _change_rows(
         _upsert_rows(transaction, f"{changes} {upsert}", changes, same, table if is_whole else None)
     if last.completed is not None:
         transaction.run(f"DROP TABLE {last.completed.sql}")
+
+
+def _find_last_changes(
+    transaction: DatabaseTransaction, queries: ChangeQueries, table: Table, query: str
+) -> LastChanges:
+    if queries.effect.are_records:
+        return find_mirrored_changes(transaction, queries, table, query)
+    has_deletes = any(_has_deletes(transaction, each) for each in queries.staged)
+    return LastChanges(
+        queries.select_last(queries.select_all(), queries.list_orders()), has_deletes
+    )
+
+
+def _has_deletes(transaction: DatabaseTransaction, staged: StagedTable) -> bool:
+    query = f"SELECT 1 FROM {staged.name.sql} WHERE {quote(DELETES)} LIMIT 1"  # noqa: S608
+    return transaction.first(query) is not None
 
 
 def _upsert_rows(

@@ -18,7 +18,7 @@ from krishiv_spark.postgresql.connection import (
 from krishiv_spark.postgresql.options import FORMAT
 from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, TwoPhaseCommitter
-from krishiv_spark.sinks.postgresql.last_changes import Effect
+from krishiv_spark.sinks.postgresql.change_queries import Effect
 from krishiv_spark.sinks.postgresql.marks import Marks
 from krishiv_spark.sinks.postgresql.moving import move_rows
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions

@@ -39,7 +39,7 @@ from krishiv_spark.postgresql.options import FORMAT
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, Ownership, Task
 from krishiv_spark.sinks.logged_writer import Examiner, LoggedWriter, LogView
 from krishiv_spark.sinks.participant import LostIntentError, Participant
-from krishiv_spark.sinks.postgresql.last_changes import Effect
+from krishiv_spark.sinks.postgresql.change_queries import Effect
 from krishiv_spark.sinks.postgresql.marks import Marks
 from krishiv_spark.sinks.postgresql.moving import move_rows
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions

@@ -102,6 +102,17 @@ def share_snapshot(transaction: DatabaseTransaction, timeout_ms: int) -> SharedS
     return SharedSnapshot(name, lock)
 
 
+_MOST_ATTEMPTS = 5
+
+_REWRITTEN = """
+SELECT 1 FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_class c ON c.oid = l.relation
+WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND c.relkind IN ('r', 'm')
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database
+                    WHERE datname = pg_catalog.current_database())
+  AND c.relfilenode <> 0 AND c.relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(c.oid)
+LIMIT 1
+"""
+
 _SETTINGS = """
 SET LOCAL client_encoding = 'UTF8'; SET LOCAL standard_conforming_strings = on;
 SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'iso_8601';
@@ -123,21 +134,31 @@ def open_reading(
     Raises:
         StorageError: If the snapshot has ended, or the server does not respond.
     """
-    with open_transaction(options, f"read {options.subject}", reads=True) as transaction:
-        transaction.run(_SETTINGS)
-        if snapshot is not None:
-            _join(transaction, snapshot, options)
-        elif options.table is not None:
-            _lock_table(transaction, options.relation)
-        yield transaction
+    for _ in range(_MOST_ATTEMPTS):
+        with open_transaction(options, f"read {options.subject}", reads=True) as transaction:
+            transaction.run(_SETTINGS)
+            if snapshot is not None:
+                _join(transaction, snapshot, options)
+            else:
+                if options.table is not None:
+                    _lock_table(transaction, options.relation)
+                if _is_rewritten(transaction, options.relation):
+                    continue
+            yield transaction
+            return
+    raise StorageError(
+        f"{FORMAT}: a table of {options.subject} in {options.address()} was truncated at each of "
+        f"{_MOST_ATTEMPTS} attempts to read it: run load() when it is not"
+    )
 
 
 def _lock_table(transaction: DatabaseTransaction, relation: str) -> None:
     """Lock a table before the transaction has a snapshot.
 
     A SELECT takes its snapshot first. If it then waits for a TRUNCATE, it sees neither the old
-    rows, which it removed, nor the new ones. What cannot be locked is read without it: materialized
-    views, foreign tables, and tables of which only columns are granted.
+    rows, which it removed, nor the new ones. The tables of a view are locked too. What cannot be
+    locked is read without it (`_is_rewritten`): queries, materialized views, foreign tables, and
+    tables of which only columns are granted.
     """
     import psycopg
 
@@ -149,6 +170,16 @@ def _lock_table(transaction: DatabaseTransaction, relation: str) -> None:
             raise
         transaction.run("ROLLBACK TO SAVEPOINT krishiv_lock")
     transaction.run("RELEASE SAVEPOINT krishiv_lock")  # within it no snapshot can be exported
+
+
+def _is_rewritten(transaction: DatabaseTransaction, relation: str) -> bool:
+    """Return True if a table was truncated after the transaction took its snapshot, and locked it.
+
+    The snapshot has the table's file of its own time, and the function the present one, which
+    cannot change any more: planning the SELECT has locked all tables of the query.
+    """
+    transaction.run(f"SELECT * FROM {relation} LIMIT 0")  # noqa: S608  quoted, or a query
+    return transaction.first(_REWRITTEN) is not None
 
 
 def _join(

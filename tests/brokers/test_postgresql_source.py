@@ -511,6 +511,61 @@ def test_a_read_that_waits_for_a_truncate_has_the_new_rows(database):
         assert waiting.result(20) == [2]
 
 
+def test_a_query_that_waits_for_a_truncate_has_the_new_rows(database):
+    """Its tables cannot be locked before the snapshot, so that the read begins again."""
+    database.run("CREATE TABLE orders (id int)")
+    database.run("INSERT INTO orders VALUES (1)")
+    ranges = {"partitionColumn": "id", "numPartitions": "2", "lowerBound": "1", "upperBound": "3"}
+    reader = make_reader(database, query="SELECT id FROM orders", **ranges)
+    with (
+        database.connect(autocommit=False) as other,
+        concurrent.futures.ThreadPoolExecutor() as pool,
+    ):
+        other.execute("TRUNCATE orders")
+        other.execute("INSERT INTO orders VALUES (2)")
+        waiting = pool.submit(lambda: ids(read(reader)))
+        waits = "SELECT FROM pg_locks WHERE NOT granted"
+        deadline = time.monotonic() + 20
+        while not other.execute(waits).fetchall():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        other.commit()
+        assert waiting.result(20) == [2]
+    end_snapshots(database)
+
+
+@pytest.mark.long  # a standby
+def test_a_promoted_standby_keeps_the_snapshot_of_its_tasks(server, database):
+    fill(database)
+    with open_killable(require_programs(), primary=server, hot_standby="on") as standby:
+        reader = make_reader(standby.database, numPartitions="4")
+        first, *rest = plan(reader)
+        found = ids(read(reader, [first]))
+        standby.promote()
+        deadline = time.monotonic() + 20
+        while standby.database.run("SELECT pg_is_in_recovery()") != [(False,)]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        standby.database.run("DELETE FROM orders WHERE id % 2 = 0")
+        found += ids(read(reader, rest))
+        assert sorted(found) == ids(read(make_reader(database)))
+    end_snapshots(database)
+
+
+def test_a_task_goes_on_if_the_process_that_keeps_the_snapshot_dies(database):
+    fill(database)
+    reader = make_reader(database, numPartitions="4")
+    first, second, *_ = plan(reader)
+    every = ids(read(reader, [first]))
+    batches = reader.read(first)
+    begun = [next(batches)]
+    end_snapshots(database)
+    database.run("DELETE FROM orders")
+    assert ids(pa.Table.from_batches([*begun, *batches])) == every
+    with pytest.raises(StorageError, match=r"has ended .* run load\(\) again"):
+        read(reader, [second])
+
+
 def test_a_type_that_is_changed_after_the_plan_of_one_task_is_an_error(database):
     database.run("CREATE TABLE orders (id int)")
     database.run("INSERT INTO orders VALUES (7)")

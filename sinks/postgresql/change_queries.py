@@ -1,18 +1,16 @@
-"""The last change of each key of an epoch, as a query over its staging tables. Driver."""
+"""The changes of an epoch as queries over its staging tables, and their effect. Driver."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from krishiv_spark.postgresql.catalog import Table
-from krishiv_spark.postgresql.connection import DatabaseTransaction
 from krishiv_spark.postgresql.names import TableName, quote
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.staging_tables import ROW, StagedTable
 from krishiv_spark.sinks.upserts import DELETES, KEPT, ORDER, PARTITION, POSITION
 
-__all__ = ["TASK", "ChangeQueries", "Effect", "LastChanges", "find_last_changes"]
+__all__ = ["TASK", "ChangeQueries", "Effect", "LastChanges"]
 
 TASK = "_krishiv_task"
 """A further column of the queries: the number of the task that has staged a change."""
@@ -70,38 +68,6 @@ class LastChanges:
     query: str
     has_deletes: bool
     completed: TableName | None = None
-
-
-def find_last_changes(
-    transaction: DatabaseTransaction,
-    effect: Effect,
-    table: Table,
-    staged: Sequence[StagedTable],
-    query: str,
-) -> LastChanges:
-    """Return the last changes of an epoch.
-
-    Args:
-        transaction: The transaction of the epoch.
-        effect: Its effect on earlier rows.
-        table: The table.
-        staged: The changes of each task.
-        query: Id of the query.
-    """
-    queries = ChangeQueries(effect, staged)
-    if effect.are_records:
-        from krishiv_spark.sinks.postgresql.mirrored_changes import find_mirrored_changes
-
-        return find_mirrored_changes(transaction, queries, table, query)
-    has_deletes = any(_has_deletes(transaction, each) for each in staged)
-    return LastChanges(
-        queries.select_last(queries.select_all(), queries.list_orders()), has_deletes
-    )
-
-
-def _has_deletes(transaction: DatabaseTransaction, staged: StagedTable) -> bool:
-    query = f"SELECT 1 FROM {staged.name.sql} WHERE {quote(DELETES)} LIMIT 1"  # noqa: S608
-    return transaction.first(query) is not None
 
 
 class ChangeQueries:
