@@ -50,7 +50,8 @@ _MOST_TEXT = 60
 
 _FACTS = f"""
 SELECT {_PARTITION}, max({_POSITION}), bool_or({_KEPT} IS NOT NULL), bool_or({_DELETES}),
-       bool_and({_POSITION} IS NOT NULL OR {_DELETES}), bool_or({{key}} IS NULL)
+       bool_and({_POSITION} IS NOT NULL OR {_DELETES}), bool_or({{key}} IS NULL),
+       bool_and({_ORDER} IS NOT NULL)
 FROM ({{changes}}) every_change GROUP BY {_PARTITION}
 """  # noqa: S608  names of this package
 
@@ -86,6 +87,7 @@ class _Facts:
         has_deletes: Whether a change deletes.
         has_positions: Whether each upsert has a position.
         is_truncated: Whether a change deletes all rows.
+        has_offsets: Whether each change has a partition and an offset.
     """
 
     positions: Mapping[str, int]
@@ -94,6 +96,7 @@ class _Facts:
     has_deletes: bool
     has_positions: bool
     is_truncated: bool
+    has_offsets: bool
 
 
 def find_mirrored_changes(
@@ -112,9 +115,7 @@ def find_mirrored_changes(
     """
     changes = queries.select_all()
     facts = _read_facts(transaction, queries, changes)
-    # Offsets of several partitions are not comparable, and a key may be in two of them after a
-    # topic got more partitions. So positions come first, if each upsert has one.
-    orders = [*([_POSITION] if facts.has_positions else []), _ORDER, _TASK, _ROW]
+    changes, orders = _order_changes(facts, changes, queries.keys)
     if facts.is_truncated:
         refuse_truncate(FORMAT, facts.partitions)
         changes = _select_after_truncate(changes, queries.keys[0], orders)
@@ -135,16 +136,36 @@ def find_mirrored_changes(
     return LastChanges(last, facts.has_deletes, completed)
 
 
+def _order_changes(facts: _Facts, changes: str, keys: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the query of changes, and the expressions of their order, as in `EpochChanges`.
+
+    A partition is in the order of the database, and its positions start again if the database moves
+    to another server. So positions of the database's log count only for keys in several partitions,
+    whose offsets are not comparable: a topic got more partitions.
+    """
+    orders = [_ORDER, _TASK, _ROW]
+    if not facts.has_positions or (facts.has_offsets and len(facts.partitions) <= 1):
+        return changes, orders
+    if not facts.has_offsets:
+        return changes, [_POSITION, *orders]
+    key = f"OVER (PARTITION BY {', '.join(keys)})"
+    is_split = f"min({_PARTITION}) {key} <> max({_PARTITION}) {key}"
+    placed = f"SELECT *, CASE WHEN {is_split} THEN {_POSITION} END AS place_of_key"
+    return f"{placed} FROM ({changes}) placed", ["place_of_key", *orders]
+
+
 def _read_facts(transaction: DatabaseTransaction, queries: ChangeQueries, changes: str) -> _Facts:
     found = transaction.run(_FACTS.format(changes=changes, key=queries.keys[0])).fetchall()
-    partitions, highest, kept, deletes, positions, truncates = zip(*found, strict=True)
+    partitions, highest, kept, deletes, positions, truncates, offsets = zip(*found, strict=True)
     known = {
         name: position
         for name, position in zip(partitions, highest, strict=True)
         if name is not None and position is not None
     }
     named = [name for name in partitions if name is not None]
-    return _Facts(known, named, any(kept), any(deletes), all(positions), any(truncates))
+    has_offsets = all(offsets) and len(named) == len(partitions)
+    every = (any(kept), any(deletes), all(positions), any(truncates), has_offsets)
+    return _Facts(known, named, *every)
 
 
 def _select_after_truncate(changes: str, key: str, orders: Sequence[str]) -> str:

@@ -184,6 +184,20 @@ def test_a_repeated_event_of_a_deleted_row_changes_nothing(database, tmp_path):
     assert mirror.rows() == [(2, 2, "y"), (3, 3, "z")]
 
 
+def test_the_later_offset_wins_also_from_another_server(database, tmp_path):
+    """Positions start again there."""
+    mirror = Mirror(database, tmp_path)
+    mirror.apply(event(1, 900, "c", n=1, text="x"), event(1, 5, n=2, text=PLACEHOLDER))
+    assert mirror.rows() == [(1, 2, "x")]
+
+
+def test_the_higher_position_wins_of_a_key_in_two_partitions(database, tmp_path):
+    mirror = Mirror(database, tmp_path)
+    newer, older = event(1, 9, n=2, text=PLACEHOLDER), event(1, 5, "c", n=1, text="x")
+    mirror.apply(newer, older, event(2, 3, "c", n=3, text="y"), partitions=(0, 1))
+    assert mirror.rows() == [(1, 2, "x"), (2, 3, "y")]
+
+
 def test_a_stored_value_that_another_writer_changes_is_kept(database, tmp_path):
     mirror = Mirror(database, tmp_path)
     mirror.apply(event(1, 1, "c", n=1, text="x"))
