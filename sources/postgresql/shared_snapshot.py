@@ -175,8 +175,8 @@ def _lock_table(transaction: DatabaseTransaction, relation: str) -> None:
 def _is_rewritten(transaction: DatabaseTransaction, relation: str) -> bool:
     """Return True if a table was truncated after the transaction took its snapshot, and locked it.
 
-    The snapshot has the table's file of its own time, and the function the present one, which
-    cannot change any more: planning the SELECT has locked all tables of the query.
+    The catalog in the snapshot has the file that the table had then. The function returns the
+    present one, which cannot change any more: planning the SELECT has locked all tables.
     """
     transaction.run(f"SELECT * FROM {relation} LIMIT 0")  # noqa: S608  quoted, or a query
     return transaction.first(_REWRITTEN) is not None
