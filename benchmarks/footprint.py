@@ -17,7 +17,7 @@ from benchmarks.measure import Figure, Goal, expect, figure
 from benchmarks.resident_spark import count_epochs
 from benchmarks.session import start
 
-__all__ = ["footprint"]
+__all__ = ["count_memory", "footprint", "start_query"]
 
 _OURS, _THEIRS = "krishiv-parquet", "parquet"
 _TRIGGER_S = 2
@@ -98,13 +98,13 @@ def _measure(folder: Path, kind: str, queries: int, fast: bool) -> _Seen:
     """Run queries in a driver of this process, and look at the processes below its JVM."""
     session = start(folder, fast=None if not fast else ["parquet", "kafka", "iceberg"])
     small_files(folder / "source", _EPOCHS)
-    running = [_start(session, folder, kind, number) for number in range(queries)]
+    running = [start_query(session, folder, kind, number) for number in range(queries)]
     for query in running:
         query.processAllAvailable()
     jvm = psutil.Process(session.sparkContext._gateway.proc.pid)  # noqa: SLF001  as `Costs` has it
-    at_work = _look(jvm)
+    at_work = count_memory(jvm)
     time.sleep(_ENDED_S)
-    idle, before = _look(jvm), _cpu(jvm)
+    idle, before = count_memory(jvm), _cpu(jvm)
     time.sleep(_IDLE_S)
     cpu = sum(max(now - before.get(pid, now), 0) for pid, now in _cpu(jvm).items())
     epochs = sum(count_epochs(query) for query in running)
@@ -115,16 +115,20 @@ def _measure(folder: Path, kind: str, queries: int, fast: bool) -> _Seen:
     return _Seen(at_work, idle, cpu * 60 / _IDLE_S, resident, epochs)
 
 
-def _start(session: Any, folder: Path, kind: str, number: int) -> Any:
+def start_query(
+    session: Any, folder: Path, kind: str, number: int, trigger_s: int = _TRIGGER_S
+) -> Any:
+    """Start a query from the folder ``source`` to one of its own, a file an epoch."""
     reader = session.readStream.format(kind).option("maxFilesPerTrigger", 1)
     if kind == _THEIRS:
         reader = reader.schema(session.read.parquet(str(folder / "source")).schema)
     writer = reader.load(str(folder / "source")).writeStream.format(kind)
     places = {"path": f"{folder}/table-{number}", "checkpointLocation": f"{folder}/at-{number}"}
-    return writer.options(**places).trigger(processingTime=f"{_TRIGGER_S} seconds").start()
+    return writer.options(**places).trigger(processingTime=f"{trigger_s} seconds").start()
 
 
-def _look(jvm: psutil.Process) -> _Look:
+def count_memory(jvm: psutil.Process) -> _Look:
+    """Return the memory and the number of the Python processes below a JVM."""
     held = []
     for process in jvm.children(recursive=True):
         try:

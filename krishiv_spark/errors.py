@@ -10,6 +10,7 @@
     │   ├── LinkError                   a link is in the place of a file of krishiv-spark
     │   ├── NotExclusiveError           it cannot create a file exclusively
     │   └── UploadGoneError             another program has aborted the current upload
+    ├── OutOfMemory (also MemoryError)  a Python process of Spark got no more memory
     ├── LogError                        the epoch log is damaged or its storage cannot contain one
     ├── CheckpointMismatch              the checkpoint plans other rows than the sink has committed
     ├── ManifestError (also ValueError) a job file has errors: all of them, each with its location
@@ -43,6 +44,7 @@ __all__ = [
     "OffsetError",
     "OffsetVersionError",
     "OptionError",
+    "OutOfMemory",
     "QueryFailed",
     "SchemaError",
     "SinkError",
@@ -95,6 +97,10 @@ class NotExclusiveError(StorageError):
 
 class UploadGoneError(StorageError):
     """Another program has aborted an upload that is still being written."""
+
+
+class OutOfMemory(KrishivError, MemoryError):
+    """A Python process of Spark got no more memory; the text names the setting to raise."""
 
 
 class LogError(KrishivError):

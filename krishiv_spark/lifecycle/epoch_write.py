@@ -22,7 +22,11 @@ from pyspark.sql.datasource import (
 
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CheckpointMismatch, SinkError
-from krishiv_spark.lifecycle.errors import explain_disk_full, message_before_traceback
+from krishiv_spark.lifecycle.errors import (
+    explain_disk_full,
+    explain_memory_error,
+    message_before_traceback,
+)
 from krishiv_spark.lifecycle.identities import (
     CheckpointEpoch,
     EpochIdentity,
@@ -95,7 +99,8 @@ class EpochWrite:
             try:
                 with explain_disk_full(self._writer.options):
                     self._plan = self._plan_epoch()
-            except Exception as error:  # noqa: BLE001  it is raised as the only one that passes
+            except Exception as raised:  # noqa: BLE001  it is raised as the only one that passes
+                error = explain_memory_error(raised)
                 clean = scrub(error, self.known_secrets())
                 raise PlanningFailed(f"{type(error).__name__}: {clean}") from clean
             _log.info("planned, as generation %s", self._plan.generation)

@@ -1,4 +1,4 @@
-"""Errors as Spark receives them: the message first, no secrets, and advice for a full disk.
+"""Errors as Spark receives them: the message first, no secrets, advice for full disk and memory.
 
 Spark shows the text that ``pyspark.util.handle_worker_exception`` makes of an error: a traceback of
 ten to fifty lines, and the message in its last line. With ``SPARK_HIDE_TRACEBACK`` (set by
@@ -21,13 +21,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pickle import PicklingError
 from typing import Any, Final, TypeVar, cast
 
-from krishiv_spark.errors import KrishivError, OptionError, StorageError
+from krishiv_spark.errors import KrishivError, OptionError, OutOfMemory, StorageError
 from krishiv_spark.messages.exception_chains import raise_alone, scrub
 from krishiv_spark.options import Options
+from krishiv_spark.runtime.memory_limits import describe_memory_limits, is_memory_error
 from krishiv_spark.runtime.workers import is_of_spark, local_folder
 from krishiv_spark.storage import StoreUrl
 
-__all__ = ["explain_disk_full", "message_before_traceback"]
+__all__ = ["explain_disk_full", "explain_memory_error", "message_before_traceback"]
 
 MethodT = TypeVar("MethodT", bound="Callable[..., Any]")
 
@@ -82,9 +83,21 @@ def _iterate(found: Iterator[Any], called: Any) -> Iterator[Any]:
 
 def _prepare(error: Exception, called: Any) -> Exception:
     """Return the error that Spark may show; usually it is the same object."""
-    shown = scrub(error, _secrets_of(called))
+    shown = scrub(explain_memory_error(error), _secrets_of(called))
     if isinstance(shown, _OWN_ERRORS):
         _move_traceback_to_note(shown)
+    return shown
+
+
+def explain_memory_error(error: Exception) -> Exception:
+    """Return an error that names the limit and its setting if memory ran out, else the same one."""
+    if isinstance(error, KrishivError) or not is_memory_error(error):
+        return error
+    shown = OutOfMemory(
+        f"this Python process of Spark got no more memory: {str(error) or type(error).__name__}. "
+        f"{describe_memory_limits()}"
+    )
+    shown.__cause__ = error
     return shown
 
 

@@ -21,6 +21,7 @@ from krishiv_spark.offsets.watermark import EventTimeLimit, EventTimes, epoch_ms
 from krishiv_spark.parquet.calendars import Calendar, TimeRules, corrected_schema
 from krishiv_spark.parquet.file_end import fingerprint
 from krishiv_spark.parquet.inputs import ParquetInput, open_input
+from krishiv_spark.runtime.memory_limits import describe_memory_limits
 from krishiv_spark.runtime.workers import name_call
 from krishiv_spark.storage.disk import DISK
 from krishiv_spark.storage.files import Files, Identity, OpenedFile
@@ -210,8 +211,8 @@ def translate_file_errors(path: str) -> Iterator[None]:
         raise OptionError(f"may not read {path}: {error}") from error
     except MemoryError as error:
         raise TooLargeError(
-            f"{path} cannot be read with the memory that this process may have: {error}. Give "
-            "Spark's Python processes more, or remove the file: a small one can claim any size"
+            f"{path} cannot be read with the memory that this process may have: {error}. "
+            f"{describe_memory_limits()}. Or remove the file: a small one can claim any size"
         ) from error
     except pa.ArrowNotImplementedError as error:
         raise UnsupportedFileError(

@@ -46,7 +46,8 @@ _DIED_WITHOUT_TEXT = re.compile(
 a source (`EOFException` of `PythonStreamingSourceRunner`, which has no message), and the one that
 starts workers (`NullOutputStream` of `PythonWorkerFactory`)."""
 _DIED_LINE = (
-    "a Python process of Spark has ended: it was killed, memory ran out, or a library crashed; "
+    "a Python process of Spark has ended: it was killed, memory ran out (then raise "
+    "spark.executor.memoryOverhead, or spark.driver.memoryOverhead), or a library crashed; "
     "see docs/operate.md, A Python process dies"
 )
 _AWAY = ("StatusCode.UNAVAILABLE", "UNAVAILABLE:", "failed to connect back")

@@ -1,6 +1,8 @@
 """The Iceberg source under Spark."""
 
 import datetime as dt
+import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyspark
@@ -84,6 +86,28 @@ def test_conditions_reach_the_source(spark, folder):
             assert ids(batch(spark, folder).where("id = 3 or id = 5")) == [3, 5]
         finally:
             spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def count_read_files(files, read):
+    """Return how many files a read opens, by their times of access, which a mount may not keep."""
+    for path in files:
+        os.utime(path, (0, path.stat().st_mtime))
+    read()
+    return sum(path.stat().st_atime > 0 for path in files)
+
+
+@pytest.mark.long  # data of twelve tasks
+def test_a_limit_reads_the_files_of_one_task(spark, folder):
+    append_files(folder, *(rows(*range(n * 50_000, (n + 1) * 50_000)) for n in range(12)))
+    files = [Path(path.removeprefix("file://")) for path in paths(folder)]
+    frame = batch(spark, folder, maxPartitionBytes="4m")
+    if count_read_files(files, frame.collect) == 0:
+        pytest.skip("this file system keeps no times of access (noatime)")
+    for read in (frame.limit(1).collect, frame.where("id >= 0").head, lambda: frame.take(3)):
+        assert count_read_files(files, read) == 1
+    # A limit within a plan: Spark starts all tasks, and each ends after its first batch.
+    assert frame.rdd.getNumPartitions() > 2
+    assert count_read_files(files, frame.limit(1).count) <= frame.rdd.getNumPartitions()
 
 
 @pytest.mark.core
