@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from krishiv_spark.runtime.archives import share_directories
 from krishiv_spark.runtime.lazy import find
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ _HOMES = {
     "upsert": "krishiv_spark.sinks.each_batch",
     "with_rules": "krishiv_spark.sinks.fanout.letter_rules",
 }
+
+
+share_directories()
 
 
 def __getattr__(name: str) -> object:

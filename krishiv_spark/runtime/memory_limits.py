@@ -7,11 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
 __all__ = ["describe_memory_limits", "is_memory_error"]
 
 _GROUPS = Path("/sys/fs/cgroup")
@@ -49,7 +44,9 @@ def describe_memory_limits() -> str:
 
 
 def _find_address_limit() -> int | None:
-    if resource is None:
+    try:
+        import resource
+    except ImportError:  # Windows
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit

@@ -18,10 +18,11 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TypeVar, cast
-from zipimport import zipimporter
+
+from krishiv_spark.runtime.archives import is_in_archive, is_tuned, module_of_process
 
 __all__ = [
     "application",
@@ -36,18 +37,12 @@ __all__ = [
 
 T = TypeVar("T")
 
-_ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
-"""Prefixes of Spark's archives on the path of its workers (``PythonUtils.sparkPythonPath``)."""
-
-
 _INTERNET, _LOOPBACK = (socket.AF_INET, socket.AF_INET6), ("127.", "::1")
 
 _LOCAL_DIRS, _OF_ONE_APPLICATION = "SPARK_LOCAL_DIRS", "blockmgr-"
 """Spark passes its scratch folders to its Python workers. Each contains a folder that is new for
 each JVM (``DiskBlockManager``), by which workers of one driver recognize each other. A value that a
 user has set under the same name does not contain it."""
-
-_SWITCH, _OFF = "KRISHIV_SPARK_TUNE_WORKERS", ("off", "false", "0", "no")
 
 
 def application() -> str | None:
@@ -73,7 +68,7 @@ def tune_worker() -> None:
     Call it in each task. It does nothing outside Spark's workers, and nothing in a worker whose
     environment has ``KRISHIV_SPARK_TUNE_WORKERS=off``.
     """
-    if _is_tuned():
+    if is_tuned():
         _freeze(len(sys.modules))
         _leave_archives()
         _acknowledge_at_once()
@@ -90,24 +85,13 @@ def with_quick_acks(batches: Iterable[T]) -> Iterator[T]:
     # Repeated after each batch: the kernel keeps the setting for a few messages only.
     for batch in batches:
         yield batch
-        if _is_tuned():
+        if is_tuned():
             _acknowledge_at_once()
-
-
-def _is_tuned() -> bool:
-    is_off = os.environ.get(_SWITCH, "").strip().lower() in _OFF
-    return _started_as() == "pyspark.daemon" and not is_off
 
 
 def is_of_spark() -> bool:
     """Return True if this process is one of Spark's Python workers, of any kind."""
-    return _started_as().startswith("pyspark.")
-
-
-def _started_as() -> str:
-    """Return the module that this process runs by ``python -m``; empty if there is none."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return "" if spec is None else str(spec.name)
+    return module_of_process().startswith("pyspark.")
 
 
 @functools.lru_cache(maxsize=1)
@@ -186,7 +170,7 @@ def _leave_archives() -> None:
     has cached.
     """
     cache = sys.path_importer_cache
-    for path in [path for path, finder in cache.items() if _of_spark(finder)]:
+    for path in [path for path, finder in cache.items() if is_in_archive(finder)]:
         del cache[path]
 
 
@@ -240,11 +224,6 @@ def _is_local_connection(descriptor: int) -> bool:
         return False
     finally:
         borrowed.detach()
-
-
-def _of_spark(finder: object) -> bool:
-    name = PurePath(finder.archive).name if isinstance(finder, zipimporter) else ""
-    return name.startswith(_ARCHIVES)
 
 
 # --- the file that a crashed worker read

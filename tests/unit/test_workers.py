@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from krishiv_spark.runtime import workers
+from krishiv_spark.runtime import archives, workers
 
 
 @pytest.fixture
@@ -23,6 +23,7 @@ def worker(monkeypatch):
     main.__spec__ = ModuleSpec("pyspark.daemon", None)
     monkeypatch.setitem(sys.modules, "__main__", main)
     forget()
+    gc.unfreeze()  # tests/conftest.py freezes at the start
     yield
     gc.unfreeze()
     forget()
@@ -120,6 +121,28 @@ def test_archives_of_spark_are_not_read_again_and_those_of_users_are(archive, mo
         assert importlib.util.find_spec(f"part_{number}.inner") is not None
 
 
+def directories(*paths):
+    """The directories that importers of loaded modules have, by identity."""
+    loaders = [getattr(module, "__loader__", None) for module in list(sys.modules.values())]
+    found = [each for each in loaders if isinstance(each, zipimport.zipimporter)]
+    return {id(each._files) for each in found if each.archive in paths}
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="importers share it from Python 3.13 on")
+@pytest.mark.usefixtures("worker")
+def test_importers_of_an_archive_of_spark_share_its_directory(archive, monkeypatch):
+    of_spark, of_user = archive("pyspark.zip", "shared"), archive("jobs.zip", "own")
+    importlib.invalidate_caches()
+    assert len(directories(of_spark)) == len(directories(of_user)) == 2
+    monkeypatch.setenv("KRISHIV_SPARK_TUNE_WORKERS", "off")
+    archives.share_directories()
+    assert len(directories(of_spark)) == 2
+    monkeypatch.delenv("KRISHIV_SPARK_TUNE_WORKERS")
+    archives.share_directories()
+    assert len(directories(of_spark)) == 1
+    assert len(directories(of_user)) == 2
+
+
 def test_elsewhere_archives_are_read_again(archive, monkeypatch):
     of_spark = archive("pyspark.zip", "part")
     workers.tune_worker()
@@ -201,7 +224,7 @@ def test_another_value_of_the_setting_tunes_it(monkeypatch):
 
 WAVES = """
 import resource, sys
-from krishiv_spark.runtime import workers
+from krishiv_spark.runtime import archives, workers
 
 def wave():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
