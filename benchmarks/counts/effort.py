@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from benchmarks.counts.count import LOOP, Count, Seen
 
-__all__ = ["arrow", "effort", "peak"]
+__all__ = ["arrow", "effort", "loop_seconds", "peak"]
 
 _ROUNDS = 5
 
@@ -30,6 +30,16 @@ def effort(name: str, work: Callable[[], object], rounds: int = _ROUNDS) -> Coun
             each()
             times.append(time.process_time() - begin)
     return Count(name, LOOP, min(taken[work]) / min(taken[_loop]))
+
+
+def loop_seconds(rounds: int = _ROUNDS) -> float:
+    """Return the processor time of the loop on this machine, the least of some rounds."""
+    taken = []
+    for _ in range(rounds):
+        begin = time.process_time()
+        _loop()
+        taken.append(time.process_time() - begin)
+    return min(taken)
 
 
 def _loop() -> int:
