@@ -9,7 +9,6 @@ import pytest
 import requests
 from iceberg_catalogs import REMOTE, REST
 from keyed_rows import KEYED_ROWS
-from rest_catalog import refuse_properties
 
 from krishiv_spark.formats import IcebergDataSource
 from krishiv_spark.testing import Resume, SinkConformance, SinkUnderTest
@@ -27,6 +26,7 @@ from krishiv_spark.testing.suites.base import (
     trap_sleeps,
 )
 from servers.forwarding import forwarding
+from servers.rest_catalog import refuse_properties
 
 pytestmark = pytest.mark.long  # the kit on two more catalogs; tests/kit has it on the embedded one
 

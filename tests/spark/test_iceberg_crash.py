@@ -14,12 +14,12 @@ from kafka_topics import fill, make_topic
 from killers import Killer, assert_each_once
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
-from rest_catalog import open_rest_catalog, refuse_properties
 from tables import make_input
 
 from krishiv_spark.iceberg.property_keys import EPOCH_KEY
 from krishiv_spark.kafka.dev import open_cluster
 from servers.forwarding import forwarding
+from servers.rest_catalog import open_rest_catalog, refuse_properties
 
 KILLS = 2  # of the driver, and of a worker
 RECORDS = 2_400

@@ -14,13 +14,13 @@ from iceberg_life import IcebergLife, assert_appends, assert_upserts, numbered, 
 from iceberg_places import GLUE_SECRET, client, new_place
 from iceberg_reading import Stream
 from pyiceberg.catalog import load_catalog
-from rest_catalog import open_rest_catalog
 
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitRejected, CommitUnknown, KrishivError
 from krishiv_spark.iceberg.options import FORMAT, IcebergOptions
 from krishiv_spark.sinks.iceberg.committer import EpochCommit
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
+from servers.rest_catalog import open_rest_catalog
 from servers.stores import SECRET
 
 # Each with the server in whose group of xdist it is.

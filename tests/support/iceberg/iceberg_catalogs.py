@@ -17,9 +17,9 @@ from iceberg_life import IcebergLife
 from postgres import open_postgres, require_programs
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
-from rest_catalog import open_rest_catalog
 
 from krishiv_spark.errors import KrishivError
+from servers.rest_catalog import open_rest_catalog
 
 # In one process of xdist each, or every one would bring and start its own.
 POSTGRESQL, REST = (

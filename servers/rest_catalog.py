@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
@@ -51,7 +52,7 @@ def open_rest_catalog(folder: Path, store: Store | None = None) -> Iterator[str]
         process.wait()
 
 
-def _java(class_path: str):
+def _java(class_path: str) -> tuple[Any, JavaGateway]:
     (carried,) = (Path(pyspark.__path__[0]) / "jars").glob("py4j-*.jar")
     port, token, process = launch_gateway(
         jarpath=str(carried),
@@ -66,8 +67,8 @@ def _java(class_path: str):
     return process, JavaGateway(gateway_parameters=given)
 
 
-def _served(jvm, folder: Path, store: Store | None) -> int:
-    """The port at which a catalog in SQLite is served."""
+def _served(jvm: Any, folder: Path, store: Store | None) -> int:
+    """Serve a catalog in SQLite; return its port."""
     iceberg, jetty = jvm.org.apache.iceberg, jvm.org.eclipse.jetty
     known = {
         "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
@@ -87,7 +88,7 @@ def _served(jvm, folder: Path, store: Store | None) -> int:
     return server.getURI().getPort()
 
 
-def refuse_properties(request):
+def refuse_properties(request: Message) -> Message:
     """Answer 400 to every request that sets properties."""
     if request.method != "POST" or "/tables" not in request.path:
         return request
