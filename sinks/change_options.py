@@ -53,6 +53,11 @@ class KeyedChangeOptions(ChangeOptions):
                 "'keyColumns', 'opColumn' and 'orderColumn' require 'mode' = "
                 f"{self.modes_of_changes}"
             )
+        if self.change_format is not None and (self.op_column, self.order_column) != (None, None):
+            raise ValueError(
+                "'opColumn' and 'orderColumn' contradict 'changeFormat', whose events have their "
+                "operation and their order"
+            )
         if self.op_column is not None and self.op_column in {*self.key_columns, self.order_column}:
             raise ValueError(
                 f"'opColumn' = {self.op_column!r} is also in 'keyColumns' or 'orderColumn', and is "
@@ -66,9 +71,4 @@ class KeyedChangeOptions(ChangeOptions):
             return self
         if self.mode == "append":
             raise ValueError(f"'changeFormat' requires 'mode' = {self.modes_of_changes}")
-        if self.op_column or self.order_column:
-            raise ValueError(
-                "'opColumn' and 'orderColumn' contradict 'changeFormat', whose events have their "
-                "operation and their order"
-            )
         return self
