@@ -377,11 +377,13 @@ def main(arguments: list[str]) -> int:
     today |= {template: example.read_text() for template, example in TEMPLATES.items()}
     today[JOB_SCHEMA] = json.dumps(job_schema(), indent=2) + "\n"
     stale = [page for page, text in today.items() if text != page.read_text()]
+    is_check = "--check" in arguments
     for page in stale:
-        print(f"{page.relative_to(ROOT)} is not what the code says")  # noqa: T201
-        if "--check" not in arguments:
+        state = "differs from the code: run ./run docs" if is_check else "was renewed"
+        print(f"{page.relative_to(ROOT)} {state}")  # noqa: T201
+        if not is_check:
             page.write_text(today[page])
-    return int(bool(stale) and "--check" in arguments)
+    return int(bool(stale) and is_check)
 
 
 if __name__ == "__main__":
