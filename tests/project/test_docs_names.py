@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from syntax import parse_module, walk_statements
 from wheels import ROOT
 
 from krishiv_spark.metrics.definitions import METRICS
@@ -37,6 +38,9 @@ PATH = re.compile(r"[\w/.-]+\.(?:py|tla)")
 PACKAGE = ("krishiv_spark", "offsets", "sinks", "sources")
 BESIDE = ("tests/support", "benchmarks", "examples")
 LIBRARIES = ("pyspark", "pyarrow", "pyiceberg", "pydantic", "kafka", "deltalake")
+UNNAMED = {"tests", "ml", "mllib", "pandas"}
+"""Folders of the libraries without names that a page shows, a third of their text."""
+
 ELSEWHERE = {
     "change types of delta-spark": ("update_preimage", "update_postimage"),
     "the class names of Spark in Scala and Java": {
@@ -94,7 +98,7 @@ ALLOWED = {name for names in ELSEWHERE.values() for name in names}
 def trees() -> tuple[tuple[Path, ast.Module], ...]:
     folders = (ROOT / folder for folder in (*PACKAGE, *BESIDE))
     paths = (path for folder in folders for path in folder.rglob("*.py"))  # which follows no links
-    return tuple((path, ast.parse(path.read_text())) for path in paths)
+    return tuple((path, parse_module(path)) for path in paths)
 
 
 @cache
@@ -126,7 +130,7 @@ def own_classes() -> dict[str, set[str]]:
     """Return the names in each class of the package and of the classes that it is derived from."""
     members, bases = defaultdict(set), defaultdict(set)
     for _, tree in trees():
-        for node in ast.walk(tree):
+        for node in walk_statements(tree):
             if isinstance(node, ast.ClassDef):
                 members[node.name] |= {*map(_name_of, ast.walk(node))}
                 bases[node.name] |= {_base_of(base) for base in node.bases}
@@ -151,7 +155,8 @@ def library_names() -> frozenset[str]:
     for library in LIBRARIES:
         folder = Path(str(importlib.import_module(library).__file__)).parent
         for path in folder.rglob("*.py*"):
-            if path.suffix in {".py", ".pyx", ".pxi", ".pxd"}:
+            inside = path.relative_to(folder).parts[:-1]
+            if path.suffix in {".py", ".pyx", ".pxi", ".pxd"} and UNNAMED.isdisjoint(inside):
                 text = path.read_text(errors="replace")
                 found |= {path.stem, *re.findall(r"\b(?:class|c?p?def)\s+(?:\w+ )*(\w+)", text)}
                 found |= set(re.findall(r"^(\w+) *(?:: [^=\n]+)?=", text, re.MULTILINE))

@@ -1,5 +1,6 @@
 """Texts that users read are sentences, and phrases of the old dialect become fewer."""
 
+import ast
 from collections.abc import Iterator
 
 import click
@@ -111,7 +112,7 @@ def test_no_docstring_starts_with_a_question_word() -> None:
 
 def test_docstrings_of_attributes_are_found() -> None:
     code = 'FOLDER = "a"\n"""Where files are."""\n\ndef name():\n    """Return it."""\n'
-    assert list(docstrings(code)) == [(2, "Where files are."), (5, "Return it.")]
+    assert list(docstrings(ast.parse(code))) == [(2, "Where files are."), (5, "Return it.")]
 
 
 def test_phrases_of_the_old_dialect_become_fewer() -> None:
