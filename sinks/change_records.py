@@ -24,6 +24,7 @@ from krishiv_spark.sinks.change_options import KeyedChangeOptions
 from krishiv_spark.sinks.column_policy import Evolution, grow_columns
 from krishiv_spark.sinks.logged_writer import Examined
 from krishiv_spark.sinks.upserts import (
+    CLOCK,
     DELETES,
     KEPT,
     ORDER,
@@ -49,7 +50,7 @@ class RecordTarget(Protocol):
     shown: str
     """The name of the table, for messages."""
     with_origins: bool
-    """True if changes have the columns `PLACE`, `TIME` and `READ`."""
+    """True if changes have the columns `PLACE`, `TIME` and `READ`, instead of `CLOCK`."""
     may_grow: bool
     """True if tasks may add columns to those of the table."""
     numbers: frozenset[str]
@@ -97,7 +98,7 @@ class ChangeRecords:
             options.unknown_fields,
             options.truncate_events,
             options.registry,
-            with_origins=target.with_origins,
+            with_places=target.with_origins,
         )
         self._target = target
         self._rules, self._options = rules, options
@@ -129,7 +130,7 @@ class ChangeRecords:
         found = self._decoder.decode(
             batch.column("value"), batch.column("key"), lambda row: _locate(batch, row)
         )
-        return _add_further(found, batch)
+        return self._add_further(found, batch)
 
     def examine(self, batch: pa.RecordBatch) -> Examined:
         """Return the changes of good records, and the reasons of the others.
@@ -142,7 +143,7 @@ class ChangeRecords:
         found, bad = self._decoder.decode_good(
             batch.column("value"), batch.column("key"), lambda row: _locate(batch, row)
         )
-        changes = _add_further(found, batch)
+        changes = self._add_further(found, batch)
         unfit = dict(self._find_unfit(changes, found.records, np.unique(found.records)))
         if unfit:
             stays = ~np.isin(found.records, [*unfit])
@@ -216,21 +217,22 @@ class ChangeRecords:
             return [each for half in halves for each in self._find_unfit(changes, records, half)]
         return []
 
-
-def _add_further(found: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
-    further = {
-        DELETES: found.deletes,
-        KEPT: found.kept,
-        POSITION: found.positions,
-        PARTITION: _name_partitions(batch).take(pa.array(found.records)),
-        ORDER: _number_records(batch, found.records),
-    }
-    if found.origins is not None:
-        further |= _mark_origins(batch, found.origins)
-    rows = found.rows
-    for name, values in further.items():
-        rows = rows.append_column(name, values)
-    return rows
+    def _add_further(self, found: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
+        further = {
+            DELETES: found.deletes,
+            KEPT: found.kept,
+            POSITION: found.positions,
+            PARTITION: _name_partitions(batch).take(pa.array(found.records)),
+            ORDER: _number_records(batch, found.records),
+        }
+        if found.origins is not None:
+            is_history = self._target.with_origins
+            clock = {CLOCK: found.origins.times.cast(pa.int64())}
+            further |= _mark_origins(batch, found.origins) if is_history else clock
+        rows = found.rows
+        for name, values in further.items():
+            rows = rows.append_column(name, values)
+        return rows
 
 
 def _mark_origins(batch: pa.RecordBatch, origins: Origins) -> dict[str, pa.Array]:

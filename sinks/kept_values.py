@@ -14,19 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import CommitRejected
-from krishiv_spark.sinks.upserts import DELETES, KEPT, PARTITION, POSITION
+from krishiv_spark.sinks.upserts import CLOCK, DELETES, KEPT, PARTITION, POSITION
 
 __all__ = [
     "NO_CHANGE",
     "Flags",
     "IncompleteRows",
+    "LogTime",
     "Numbers",
     "are_applied",
     "find_rows_before",
@@ -47,6 +48,18 @@ _MOST_PARTITIONS = 5
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
+
+
+class LogTime(NamedTuple):
+    """The time of a change in a database, which orders the changes of a partition.
+
+    Attributes:
+        micros: Microseconds since 1970 UTC.
+        position: The highest position of the log at that time.
+    """
+
+    micros: int
+    position: int
 
 
 @dataclass(frozen=True)
@@ -140,19 +153,31 @@ def locate_values(source: Numbers, places: Numbers, count: int) -> Numbers:
     return np.where(is_stored, np.where(stored < 0, -1, stored + count), source)
 
 
-def are_applied(rows: pa.Table, newest: Mapping[str, int]) -> Flags:
-    """Return whether earlier epochs have had positions beyond those of some changes.
+def are_applied(
+    rows: pa.Table, positions: Mapping[str, int], newest: Mapping[str, LogTime]
+) -> Flags:
+    """Return whether earlier epochs have had later changes of a partition than some changes.
 
     A partition is in the order of positions, so such a change is a repeated one. The same position
     is not enough: the delete of an old key has that of the insert of the new one, and the epoch may
-    have ended between them.
+    have ended between them. Nor is a lower one, since positions start again on another server: a
+    change that has a time is repeated only if it is not newer than the newest one, either.
 
     Args:
         rows: The changes.
-        newest: The highest position of earlier epochs, by partition.
+        positions: The highest position of earlier epochs, by partition.
+        newest: The newest time of earlier epochs, by partition; empty if it is not known.
     """
-    pairs = zip(rows[PARTITION].to_pylist(), rows[POSITION].to_pylist(), strict=True)
-    return np.array([at is not None and at < newest.get(one, -1) for one, at in pairs], np.bool_)
+    places = zip(rows[PARTITION].to_pylist(), rows[POSITION].to_pylist(), strict=True)
+    is_lower = [at is not None and at < positions.get(one, -1) for one, at in places]
+    if CLOCK not in rows.column_names:  # staged by an earlier version
+        return np.array(is_lower, np.bool_)
+    times = zip(*(rows[name].to_pylist() for name in (PARTITION, CLOCK, POSITION)), strict=True)
+    is_older = [
+        clock is None or one not in newest or LogTime(clock, at) < newest[one]
+        for one, clock, at in times
+    ]
+    return np.array(is_lower, np.bool_) & np.array(is_older, np.bool_)
 
 
 def to_rejection(format_name: str, key: str, name: str) -> CommitRejected:

@@ -15,6 +15,7 @@ from krishiv_spark.arrow.compute import pc
 from krishiv_spark.errors import OptionError, SchemaError
 
 __all__ = [
+    "CLOCK",
     "DELETES",
     "FURTHER",
     "KEPT",
@@ -37,11 +38,15 @@ PARTITION, ORDER = "_krishiv_partition", "_krishiv_order"
 """Further columns of staged change data: the names of the columns whose values remain, the position
 in the database's log, and the partition and the offset of the record."""
 
+CLOCK = "_krishiv_clock"
+"""A further column of the changes of a mirror: their time in the database, in microseconds since
+1970 UTC; null if the event does not have it."""
+
 PLACE, TIME, READ = "_krishiv_place", "_krishiv_time", "_krishiv_read"
 """Further columns of staged changes of a history: the position of the change as a text, its time,
 and whether a snapshot has read the row."""
 
-FURTHER = (DELETES, KEPT, POSITION, PARTITION, ORDER, PLACE, TIME, READ)
+FURTHER = (DELETES, KEPT, POSITION, PARTITION, ORDER, CLOCK, PLACE, TIME, READ)
 
 _PREFIX = "_krishiv_"
 _MAX_TEXT = 60

@@ -120,7 +120,7 @@ class AvroEvents:
         keys: Its key columns.
         values: Rules for values that a schema does not determine.
         settings: The registry.
-        with_origins: Parse the fields of origins.
+        with_places: Parse the fields of positions.
     """
 
     def __init__(
@@ -130,10 +130,10 @@ class AvroEvents:
         values: ValueRules,
         settings: RegistrySettings,
         *,
-        with_origins: bool = False,
+        with_places: bool = False,
     ) -> None:
         self._columns, self._keys = columns, tuple(keys)
-        self._values, self._with_origins = values, with_origins
+        self._values, self._with_places = values, with_places
         self._registry = open_registry(settings)
         self._types: dict[int, ConnectType] = {}
         self._plans: dict[int, AvroPlan | None] = {}
@@ -213,7 +213,7 @@ class AvroEvents:
             name: pa.bool_() for name, each in described.items() if each.get("type") == "boolean"
         }
         given = (form, encodings, self._keys, flags)
-        read = to_read_type(*given, with_origins=self._with_origins)
+        read = to_read_type(*given, with_places=self._with_places)
         unknown = described.keys() - {*self._columns.names}
         if form == "row":  # `ExtractNewRecordState` adds some
             unknown = {name for name in unknown if not name.startswith("__")}

@@ -55,6 +55,9 @@ _FIELDS_OF_SOURCE = (
 )
 """The fields of an envelope's ``source`` from which origins are read."""
 
+_FIELDS_OF_TIMES = tuple(pa.field(name, pa.int64()) for name in ("lsn", "ts_us", "ts_ns", "ts_ms"))
+"""Those of them that are read for mirrors."""
+
 _FIELDS_OF_ROWS = tuple(
     pa.field(name, pa.int64())
     for name in ("__lsn", "__source_lsn", "__source_ts_us", "__source_ts_ns", "__source_ts_ms")
@@ -72,7 +75,7 @@ class Origins:
 
     Attributes:
         rows: The numbers of the records in their batch.
-        places: Their positions; null for a record without one.
+        places: Their positions; null for a record without one, and if they were not read.
         times: The times of their changes in the database, microseconds in UTC; null for none.
         reads: Whether a snapshot has read the row.
     """
@@ -83,13 +86,25 @@ class Origins:
     reads: NDArray[np.bool_]
 
 
-def list_origin_fields(form: Form) -> Sequence[pa.Field]:
-    """Return the fields of ``source``, or of rows alone, from which origins are read."""
-    return _FIELDS_OF_SOURCE if form == "envelope" else _FIELDS_OF_ROWS
+def list_origin_fields(form: Form, *, with_places: bool) -> Sequence[pa.Field]:
+    """Return the fields of ``source``, or of rows alone, from which origins are read.
+
+    Args:
+        form: The form of the records.
+        with_places: Those of positions as texts, too.
+    """
+    if form == "row":
+        return _FIELDS_OF_ROWS
+    return _FIELDS_OF_SOURCE if with_places else _FIELDS_OF_TIMES
 
 
 def read_origins(
-    form: Form, objects: pa.StructArray, reads: NDArray[np.bool_], rows: NDArray[np.int64]
+    form: Form,
+    objects: pa.StructArray,
+    reads: NDArray[np.bool_],
+    rows: NDArray[np.int64],
+    *,
+    with_places: bool,
 ) -> Origins:
     """Return the origins of parsed records.
 
@@ -101,11 +116,18 @@ def read_origins(
         objects: The records, with the fields of `list_origin_fields`.
         reads: Whether a snapshot has read the row.
         rows: The numbers of the records.
+        with_places: Read the positions.
     """
     found = objects.field("source") if form == "envelope" else objects
     names = {each.name for each in found.type}
-    fields = [each.name for each in list_origin_fields(form) if each.name in names]
+    fields = [
+        each.name
+        for each in list_origin_fields(form, with_places=with_places)
+        if each.name in names
+    ]
     columns = {name.removeprefix("__source_"): found.field(name) for name in fields}
+    if not with_places:
+        return Origins(rows, pa.nulls(len(rows), pa.string()), _find_times(columns), reads)
     columns["lsn"] = pc.coalesce(columns.pop("__lsn", _NULL), columns.get("lsn", _NULL))
     places = pc.binary_join_element_wise("lsn:", format_number(columns["lsn"]), "")
     if _FILE in columns:

@@ -58,14 +58,14 @@ class DebeziumRules:
         unknown: Action for columns of a record that the table does not have.
         truncate: Action for the event of a ``TRUNCATE``.
         registry: The registry with the schemas of records in Avro; None if there are none.
-        with_origins: Read the origins of changes.
+        with_places: Read the positions of changes as texts, beside their times.
     """
 
     values: ValueRules = field(default_factory=ValueRules)
     unknown: Literal["fail", "ignore"] = "fail"
     truncate: TruncateRule = "fail"
     registry: RegistrySettings | None = None
-    with_origins: bool = False
+    with_places: bool = False
 
 
 class _Plan(Protocol):
@@ -145,9 +145,9 @@ class DebeziumDecoder:
         self._keys = tuple(keys)
         self._rules = rules
         self._bad = bad or _BadRecords()
-        is_read = rules.with_origins
-        self._reader = RowReader(self.columns, self._keys, rules.truncate, with_origins=is_read)
-        self._json = JsonEvents(self.columns, self._keys, rules.values, with_origins=is_read)
+        is_read = rules.with_places
+        self._reader = RowReader(self.columns, self._keys, rules.truncate, with_places=is_read)
+        self._json = JsonEvents(self.columns, self._keys, rules.values, with_places=is_read)
         self._avro = self._create_avro()
         self._plans: dict[bytes | None, JsonPlan] = {}
         self._of_keys: DebeziumDecoder | None = None
@@ -160,8 +160,8 @@ class DebeziumDecoder:
             return None
         from krishiv_spark.changes.avro_events import AvroEvents
 
-        is_read = self._rules.with_origins
-        return AvroEvents(self.columns, self._keys, of, settings, with_origins=is_read)
+        is_read = self._rules.with_places
+        return AvroEvents(self.columns, self._keys, of, settings, with_places=is_read)
 
     def decode(self, values: pa.Array, keys: pa.Array, locate: Callable[[int], str]) -> Changes:
         """Decode the records of a batch.
@@ -183,8 +183,6 @@ class DebeziumDecoder:
                 "written; the query repeats it, and may continue with its checkpoint"
             ) from None
         found = sort_changes(pieces, self.columns)
-        if not self._rules.with_origins:
-            return found
         return replace(found, origins=gather_origins(self._reader.origins, found.records))
 
     def decode_good(

@@ -62,7 +62,7 @@ def to_read_type(
     keys: Sequence[str],
     flags: Mapping[str, pa.DataType],
     *,
-    with_origins: bool = False,
+    with_places: bool = False,
 ) -> pa.StructType:
     """Return the type to which records are parsed for `RowReader`.
 
@@ -71,9 +71,9 @@ def to_read_type(
         encodings: The encodings of the columns.
         keys: The key columns.
         flags: The types of the flags of rows, which are text by default.
-        with_origins: Parse the fields of origins.
+        with_places: Parse the fields of positions, beside those of times.
     """
-    more = list_origin_fields(form) if with_origins else ()
+    more = list_origin_fields(form, with_places=with_places)
     reads = [pa.field(name, made.read) for name, made in encodings.items()]
     if form == "envelope":
         return pa.struct(
@@ -81,7 +81,7 @@ def to_read_type(
                 pa.field("op", pa.string()),
                 pa.field("before", pa.struct([each for each in reads if each.name in keys])),
                 pa.field("after", pa.struct(reads)),
-                pa.field("source", pa.struct(more or [("lsn", pa.int64())])),
+                pa.field("source", pa.struct(more)),
             ]
         )
     # Also if no record had a flag so far: a later one must not be taken for an upsert.
@@ -100,8 +100,8 @@ class RowReader:
         truncate: The action for the event of a ``TRUNCATE``.
         keyless: Receives deletes whose row before the change has no key.
         from_before: Receives deletes whose key is that of the row before the change.
-        with_origins: Read the origins of records.
-        origins: Receives these.
+        with_places: Read the positions of records.
+        origins: Receives positions and times.
     """
 
     columns: pa.Schema
@@ -109,7 +109,7 @@ class RowReader:
     truncate: TruncateRule = "fail"
     keyless: list[Rows] = field(default_factory=list)
     from_before: list[Rows] = field(default_factory=list)
-    with_origins: bool = False
+    with_places: bool = False
     origins: list[Origins] = field(default_factory=list)
 
     def forget(self) -> None:
@@ -146,10 +146,10 @@ class RowReader:
         return made
 
     def _read_origins(self, form: Form, objects: pa.StructArray, rows: Rows) -> None:
-        if self.with_origins:
-            operations = objects.field("op" if form == "envelope" else OPERATION)
-            reads = is_true(pc.equal(operations.cast(pa.string()), _READ))
-            self.origins.append(read_origins(form, objects, reads, rows))
+        operations = objects.field("op" if form == "envelope" else OPERATION)
+        reads = is_true(pc.equal(operations.cast(pa.string()), _READ))
+        made = read_origins(form, objects, reads, rows, with_places=self.with_places)
+        self.origins.append(made)
 
     def _read_rows(
         self, encodings: Encodings, objects: pa.StructArray, rows: Rows

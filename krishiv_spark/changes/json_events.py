@@ -139,13 +139,13 @@ class JsonEvents:
         columns: The columns of the table.
         keys: Its key columns.
         values: Rules for values that JSON does not determine.
-        with_origins: Parse the fields of origins.
+        with_places: Parse the fields of positions.
     """
 
     columns: pa.Schema
     keys: tuple[str, ...]
     values: ValueRules
-    with_origins: bool = False
+    with_places: bool = False
 
     def create_plan(self, shape: Shape, schema: bytes | None) -> JsonPlan:
         """Return the plan of a shape.
@@ -172,7 +172,7 @@ class JsonEvents:
             name: pa.bool_() for name, one in shape.flags.items() if one and one.kind == "bool"
         }
         given = (shape.form, encodings, self.keys, flags)
-        read = to_read_type(*given, with_origins=self.with_origins)
+        read = to_read_type(*given, with_places=self.with_places)
         decimals = [name for name, one in encodings.items() if pa.types.is_decimal(one.read)]
         parser = JsonParser(read)
         return JsonPlan(shape.form, encodings, self.columns, self.keys, parser, tuple(decimals))

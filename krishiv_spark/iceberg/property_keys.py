@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 __all__ = [
+    "CHANGE_TIME_KEY",
     "DIGEST_PREFIX",
     "EPOCH_KEY",
     "EPOCH_PREFIX",
@@ -66,6 +67,10 @@ position, the snapshot before it and its key, as JSON."""
 POSITION_KEY = "krishiv.change-position"
 """Key in summaries of snapshots: the highest position of a database's log among all changes so far,
 by partition of the topic, as JSON."""
+
+CHANGE_TIME_KEY = "krishiv.change-time"
+"""Key in summaries of snapshots: the newest time in the database among all changes so far, in
+microseconds, and the highest position at that time, by partition of the topic, as JSON."""
 
 MERGE_MODE = "write.merge.mode"
 """Iceberg's table property: whether a MERGE, here an upsert, writes delete files."""

@@ -1,26 +1,41 @@
 """The table ``krishiv_changes``: for each mirror, the positions that its epochs have had. Driver.
 
-It has one row for each query, table and partition of a topic, with the highest position in the log
-of the database. By it, an event is known that Debezium repeats after the row was deleted.
+It has one row for each query, table and partition of a topic: the highest position in the log of
+the database, and the newest time with the highest position at that time. By them, an event is known
+that Debezium repeats after the row was deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from krishiv_spark.postgresql.connection import DatabaseTransaction
 from krishiv_spark.postgresql.names import CHANGES, TableName
+from krishiv_spark.sinks.kept_values import LogTime
 
 __all__ = ["ChangePositions"]
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS {changes} (
     query text NOT NULL, table_name text NOT NULL, partition text NOT NULL,
-    position bigint NOT NULL,
+    position bigint NOT NULL, newest_time bigint[],
     PRIMARY KEY (query, table_name, partition)
 )
 """
+
+
+class LogEnd(NamedTuple):
+    """The end of a partition's changes.
+
+    Attributes:
+        position: The highest position in the log of the database.
+        time: The newest time; None if events have none.
+    """
+
+    position: int
+    time: LogTime | None
 
 
 @dataclass(frozen=True)
@@ -44,24 +59,36 @@ class ChangePositions:
         if found is None or found[0] is None:
             transaction.run(_CREATE.format(changes=self.name.sql))
 
-    def read(self, transaction: DatabaseTransaction, query: str) -> Mapping[str, int]:
-        """Return the highest position of the query's earlier epochs, by partition."""
+    def read(self, transaction: DatabaseTransaction, query: str) -> Mapping[str, LogEnd]:
+        """Return the end of the query's earlier epochs, by partition."""
         statement = (
-            f"SELECT partition, position FROM {self.name.sql} "  # noqa: S608  quoted
+            f"SELECT partition, position, newest_time FROM {self.name.sql} "  # noqa: S608  quoted
             "WHERE query = %s AND table_name = %s"
         )
-        return dict(transaction.run(statement, [query, self.table.name]).fetchall())
+        found = transaction.run(statement, [query, self.table.name]).fetchall()
+        return {
+            name: LogEnd(position, None if time is None else LogTime(*time))
+            for name, position, time in found
+        }
 
     def write(
-        self, transaction: DatabaseTransaction, query: str, positions: Mapping[str, int]
+        self, transaction: DatabaseTransaction, query: str, ends: Mapping[str, LogEnd]
     ) -> None:
-        """Record the positions of an epoch; lower ones change nothing."""
-        if not positions:
+        """Record the ends of an epoch; lower positions and earlier times change nothing."""
+        if not ends:
             return
+        clocks = [end.time and end.time.micros for end in ends.values()]
+        at_clocks = [end.time and end.time.position for end in ends.values()]
         transaction.run(
-            f"INSERT INTO {self.name.sql} AS old (query, table_name, partition, position) "  # noqa: S608
-            "SELECT %s, %s, * FROM unnest(%s::text[], %s::bigint[]) ON CONFLICT "
-            "(query, table_name, partition) DO UPDATE SET position = EXCLUDED.position "
-            "WHERE old.position < EXCLUDED.position",
-            [query, self.table.name, [*positions], [*positions.values()]],
+            f"INSERT INTO {self.name.sql} AS old "  # noqa: S608
+            "(query, table_name, partition, position, newest_time) "
+            "SELECT %s, %s, name, position, CASE WHEN clock IS NOT NULL THEN ARRAY[clock, place] "
+            "END FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[]) "
+            "AS ends(name, position, clock, place) ON CONFLICT (query, table_name, partition) "
+            "DO UPDATE SET position = greatest(old.position, EXCLUDED.position), "
+            "newest_time = greatest(old.newest_time, EXCLUDED.newest_time)",
+            [
+                *(query, self.table.name, [*ends], [end.position for end in ends.values()]),
+                *(clocks, at_clocks),
+            ],
         )

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from krishiv_spark.postgresql.names import TableName, quote
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.staging_tables import ROW, StagedTable
-from krishiv_spark.sinks.upserts import DELETES, KEPT, ORDER, PARTITION, POSITION
+from krishiv_spark.sinks.upserts import CLOCK, DELETES, KEPT, ORDER, PARTITION, POSITION
 
 __all__ = ["TASK", "ChangeQueries", "Effect", "LastChanges"]
 
 TASK = "_krishiv_task"
 """A further column of the queries: the number of the task that has staged a change."""
 
-_OF_RECORDS = (KEPT, POSITION, PARTITION, ORDER)
+_OF_RECORDS = (KEPT, POSITION, PARTITION, ORDER, CLOCK)
 
 
 @dataclass(frozen=True)

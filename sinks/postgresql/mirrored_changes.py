@@ -24,6 +24,7 @@ from krishiv_spark.sinks.kept_values import (
     NO_CHANGE,
     Flags,
     IncompleteRows,
+    LogTime,
     Numbers,
     are_applied,
     find_rows_before,
@@ -35,29 +36,31 @@ from krishiv_spark.sinks.kept_values import (
     refuse_truncate,
     to_rejection,
 )
-from krishiv_spark.sinks.postgresql.change_positions import ChangePositions
+from krishiv_spark.sinks.postgresql.change_positions import ChangePositions, LogEnd
 from krishiv_spark.sinks.postgresql.change_queries import TASK, ChangeQueries, LastChanges
 from krishiv_spark.sinks.postgresql.staging_tables import ROW
-from krishiv_spark.sinks.upserts import DELETES, KEPT, ORDER, PARTITION, POSITION
+from krishiv_spark.sinks.upserts import CLOCK, DELETES, KEPT, ORDER, PARTITION, POSITION
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 
 __all__ = ["find_mirrored_changes"]
 
 _TASK, _ROW, _DELETES, _KEPT = (quote(name) for name in (TASK, ROW, DELETES, KEPT))
 _POSITION, _PARTITION, _ORDER = (quote(name) for name in (POSITION, PARTITION, ORDER))
+_CLOCK = quote(CLOCK)
 
 _MOST_TEXT = 60
 
 _FACTS = f"""
 SELECT {_PARTITION}, max({_POSITION}), bool_or({_KEPT} IS NOT NULL), bool_or({_DELETES}),
        bool_and({_POSITION} IS NOT NULL OR {_DELETES}), bool_or({{key}} IS NULL),
-       bool_and({_ORDER} IS NOT NULL)
+       bool_and({_ORDER} IS NOT NULL),
+       max(ARRAY[{_CLOCK}, {_POSITION}]) FILTER (WHERE {_CLOCK} + {_POSITION} IS NOT NULL)
 FROM ({{changes}}) every_change GROUP BY {_PARTITION}
 """  # noqa: S608  names of this package
 
 _INCOMPLETE = f"""
 WITH numbered AS MATERIALIZED (
-    SELECT {_TASK}, {_ROW}, {_DELETES}, {_KEPT}, {_POSITION}, {_PARTITION},
+    SELECT {_TASK}, {_ROW}, {_DELETES}, {_KEPT}, {_POSITION}, {_PARTITION}, {_CLOCK},
            dense_rank() OVER (ORDER BY {{keys}}) AS key_number,
            row_number() OVER (PARTITION BY {{keys}} ORDER BY {{orders}}) AS place,
            row_number() OVER (PARTITION BY {{keys}} ORDER BY {{falling}}) = 1 AS is_last
@@ -67,7 +70,7 @@ earlier AS (
     SELECT d.key_number FROM numbered d JOIN numbered k ON k.{_POSITION} = d.{_POSITION}
     WHERE d.{_DELETES} AND k.{_KEPT} IS NOT NULL
 )
-SELECT {_TASK}, {_ROW}, {_DELETES}, {_KEPT}, {_POSITION}, {_PARTITION}, key_number,
+SELECT {_TASK}, {_ROW}, {_DELETES}, {_KEPT}, {_POSITION}, {_PARTITION}, {_CLOCK}, key_number,
        key_number IN (SELECT key_number FROM wanted)
 FROM numbered
 WHERE (key_number IN (SELECT key_number FROM wanted)
@@ -81,7 +84,7 @@ class _Facts:
     """Facts of an epoch's changes.
 
     Attributes:
-        positions: The highest position by partition of the topic.
+        ends: The highest position and the newest time, by partition of the topic.
         partitions: The partitions.
         keeps_values: Whether a change keeps values.
         has_deletes: Whether a change deletes.
@@ -90,7 +93,7 @@ class _Facts:
         has_offsets: Whether each change has a partition and an offset.
     """
 
-    positions: Mapping[str, int]
+    ends: Mapping[str, LogEnd]
     partitions: list[str]
     keeps_values: bool
     has_deletes: bool
@@ -132,7 +135,7 @@ def find_mirrored_changes(
             f"SELECT {names} FROM ({last}) last_change WHERE {_KEPT} IS NULL "  # noqa: S608
             f"UNION ALL SELECT {names} FROM {completed.sql}"
         )
-    positions.write(facts.positions)
+    positions.write(facts.ends)
     return LastChanges(last, facts.has_deletes, completed)
 
 
@@ -156,10 +159,12 @@ def _order_changes(facts: _Facts, changes: str, keys: Sequence[str]) -> tuple[st
 
 def _read_facts(transaction: DatabaseTransaction, queries: ChangeQueries, changes: str) -> _Facts:
     found = transaction.run(_FACTS.format(changes=changes, key=queries.keys[0])).fetchall()
-    partitions, highest, kept, deletes, positions, truncates, offsets = zip(*found, strict=True)
+    partitions, highest, kept, deletes, positions, truncates, offsets, times = zip(
+        *found, strict=True
+    )
     known = {
-        name: position
-        for name, position in zip(partitions, highest, strict=True)
+        name: LogEnd(position, None if time is None else LogTime(*time))
+        for name, position, time in zip(partitions, highest, times, strict=True)
         if name is not None and position is not None
     }
     named = [name for name in partitions if name is not None]
@@ -184,16 +189,16 @@ class _Positions:
         self._positions = ChangePositions(table.name)
         self._is_kept = not query.startswith(BATCH_PREFIX)
 
-    def read(self) -> Mapping[str, int]:
+    def read(self) -> Mapping[str, LogEnd]:
         """Return them, by partition."""
         if not self._is_kept:
             return {}
         return self._positions.read(self._transaction, self._query)
 
-    def write(self, positions: Mapping[str, int]) -> None:
+    def write(self, ends: Mapping[str, LogEnd]) -> None:
         """Record those of this epoch."""
         if self._is_kept:
-            self._positions.write(self._transaction, self._query, positions)
+            self._positions.write(self._transaction, self._query, ends)
 
 
 class _Incomplete:
@@ -232,26 +237,26 @@ class _Incomplete:
 
     @cached_property
     def _found(self) -> IncompleteRows:
-        names = (DELETES, KEPT, POSITION, PARTITION)
-        kinds = (pa.bool_(), pa.list_(pa.string()), pa.int64(), pa.string())
-        columns = [[row[n] for row in self._rows] for n in range(2, 6)]
+        names = (DELETES, KEPT, POSITION, PARTITION, CLOCK)
+        kinds = (pa.bool_(), pa.list_(pa.string()), pa.int64(), pa.string(), pa.int64())
+        columns = [[row[n] for row in self._rows] for n in range(2, 7)]
         rows = pa.table(
             [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)],
             names=names,
         )
-        numbers = np.array([row[6] for row in self._rows], np.int64)
+        numbers = np.array([row[7] for row in self._rows], np.int64)
         groups = np.cumsum(np.diff(numbers, prepend=numbers[:1]) != 0)
-        wanted = np.array([row[7] for row in self._rows], np.bool_)
+        wanted = np.array([row[8] for row in self._rows], np.bool_)
         return IncompleteRows(rows, groups, wanted)
 
-    def complete(self, table: Table, newest: Mapping[str, int]) -> TableName | None:
+    def complete(self, table: Table, ends: Mapping[str, LogEnd]) -> TableName | None:
         """Return a new table with the last upserts of the keys, with all their values.
 
         It is None if no last upsert keeps values.
 
         Args:
             table: The table of the sink.
-            newest: The highest position of earlier epochs, by partition.
+            ends: The highest position and the newest time of earlier epochs, by partition.
 
         Raises:
             CommitRejected: If a value is known to neither the epoch nor the table.
@@ -271,7 +276,10 @@ class _Incomplete:
         is_missing = np.zeros(len(winners), np.bool_)
         for each in spots.values():
             is_missing |= each < 0
-        is_repeated = is_missing & are_applied(found.rows.take(pa.array(winners)), newest)
+        positions = {name: end.position for name, end in ends.items()}
+        times = {name: end.time for name, end in ends.items() if end.time is not None}
+        last = found.rows.take(pa.array(winners))
+        is_repeated = is_missing & are_applied(last, positions, times)
         if not self._queries.effect.missing_is_null:
             self._refuse_missing(spots, winners, is_repeated)
         stays = ~is_repeated

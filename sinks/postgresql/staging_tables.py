@@ -23,6 +23,7 @@ from krishiv_spark.postgresql.options import FORMAT, ConnectionOptions
 from krishiv_spark.postgresql.types import StagedColumn, UnfitValue, convert_column
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.upserts import (
+    CLOCK,
     DELETES,
     KEPT,
     ORDER,
@@ -68,6 +69,7 @@ _OF_RECORDS = (
     StagedColumn(POSITION, POSITION, "bigint", is_array=False),
     StagedColumn(PARTITION, PARTITION, "text", is_array=False),
     StagedColumn(ORDER, ORDER, "bigint", is_array=False),
+    StagedColumn(CLOCK, CLOCK, "bigint", is_array=False),
 )
 
 _MOST_DROPPED = 100

@@ -184,6 +184,24 @@ def test_a_repeated_event_of_a_deleted_row_changes_nothing(database, tmp_path):
     assert mirror.rows() == [(2, 2, "y"), (3, 3, "z")]
 
 
+@pytest.mark.parametrize(("ms", "is_repeated"), [(5, True), (6, False)])
+def test_a_lower_position_is_repeated_only_if_its_time_is_not_newer(
+    database, tmp_path, ms, is_repeated
+):
+    """Positions start again on another server: there, a row that is not known is an error."""
+    mirror = Mirror(database, tmp_path)
+    last = {"id": 2, "n": 2, "text": "y"}
+    mirror.apply((to_json({"id": 2}), write_event("c", None, last, 900, ts_ms=5)))
+    kept = {"id": 1, "n": 2, "text": PLACEHOLDER}
+    late = (to_json({"id": 1}), write_event("u", None, kept, 7, ts_ms=ms))
+    if is_repeated:
+        mirror.apply(late)
+    else:
+        with pytest.raises(CommitRejected, match="leaves out the unchanged value"):
+            mirror.apply(late)
+    assert mirror.rows() == [(2, 2, "y")]
+
+
 def test_the_later_offset_wins_also_from_another_server(database, tmp_path):
     """Positions start again there."""
     mirror = Mirror(database, tmp_path)

@@ -9,7 +9,7 @@ from iceberg_life import IcebergLife, at_next_commit, table_of
 from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
 from krishiv_spark.iceberg.catalogs import load_table
 from krishiv_spark.sinks.iceberg import table_setup
-from krishiv_spark.sinks.iceberg.upserts.unchanged_values import read_positions
+from krishiv_spark.sinks.iceberg.upserts.unchanged_values import read_positions, read_times
 
 NAME = "db.mirror"
 MODES = pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
@@ -320,6 +320,45 @@ def test_the_position_of_one_partition_says_nothing_of_another(tmp_path):
     with pytest.raises(CommitRejected, match="came in another epoch"):
         mirror.epoch(2, other)
     assert [row["id"] for row in mirror.rows()] == [3]
+
+
+@pytest.mark.parametrize(
+    ("ms", "is_repeated"),
+    [(4, True), (5, True), (6, False)],
+    ids=["older", "of the same time", "of another server"],
+)
+def test_a_lower_position_is_repeated_only_if_its_time_is_not_newer(tmp_path, ms, is_repeated):
+    """Positions start again on another server: there, a row that is not known is an error."""
+    mirror = Mirror(tmp_path)
+    gone = to_json({"id": 1}), write_event("d", {"id": 1}, None, 5000, ts_ms=4)
+    last = to_json({"id": 2}), write_event("c", None, {"id": 2, "text": "b"}, 5002, ts_ms=5)
+    mirror.apply([insert(1, text="one"), gone, last])
+    assert read_times(table_of(tmp_path, NAME).metadata) == {"t-0": (5000, 5002)}
+    late = (
+        to_json({"id": 1}),
+        write_event("u", None, {"id": 1, "n": 0, "text": PLACEHOLDER}, 100, ts_ms=ms),
+    )
+    if is_repeated:
+        mirror.apply([late], 3)
+    else:
+        with pytest.raises(CommitRejected, match="leaves out the unchanged value"):
+            mirror.apply([late], 3)
+    assert [row["id"] for row in mirror.rows()] == [2]
+
+
+def test_the_next_event_of_the_new_server_is_compared_with_its_own_position(tmp_path):
+    """Two events of one millisecond are told apart by their positions."""
+    mirror = Mirror(tmp_path)
+    old = to_json({"id": 2}), write_event("c", None, {"id": 2, "text": "b"}, 5002, ts_ms=5)
+    new = to_json({"id": 3}), write_event("c", None, {"id": 3, "text": "c"}, 100, ts_ms=9)
+    mirror.apply([old])
+    mirror.apply([new], 1)
+    late = (
+        to_json({"id": 4}),
+        write_event("u", None, {"id": 4, "n": 0, "text": PLACEHOLDER}, 101, ts_ms=9),
+    )
+    with pytest.raises(CommitRejected, match="leaves out the unchanged value"):
+        mirror.apply([late], 2)
 
 
 def test_positions_of_epochs_that_were_rolled_back_do_not_count(tmp_path):

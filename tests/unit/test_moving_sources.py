@@ -147,7 +147,7 @@ def test_what_no_source_of_ours_can_go_on_from_is_said(old, tmp_path):
     assert "no source in" in refused(*words)
     assert "push 2 is next" in refused(*words)
     delta = refused("import", "--from", "delta", old, "--to", tmp_path / "new", code=2)
-    assert "no source for tables of Delta Lake" in " ".join(delta.split())
+    assert "keep that source, whose checkpoint works" in " ".join(delta.split())
 
 
 def test_a_position_is_handed_back(tmp_path):

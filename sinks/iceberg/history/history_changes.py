@@ -23,6 +23,7 @@ from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
     number_keys,
     to_sortable,
 )
+from krishiv_spark.sinks.kept_values import LogTime
 from krishiv_spark.sinks.upserts import DELETES, KEPT, ORDER, PARTITION, PLACE, POSITION, READ, TIME
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class HistoryChanges(EpochChanges):
     def positions(self) -> Mapping[str, int]:
         """The highest position of the database's log among the changes, by partition."""
         return find_positions(self._control) if self._spec.is_of_records else {}
+
+    @property
+    def times(self) -> Mapping[str, LogTime]:
+        """No times: versions have their own."""
+        return {}
 
     @property
     def last_deletes(self) -> pa.Table | None:

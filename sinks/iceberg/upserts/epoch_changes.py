@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 
 from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
-from krishiv_spark.sinks.kept_values import IncompleteRows, refuse_truncate
+from krishiv_spark.sinks.kept_values import IncompleteRows, LogTime, refuse_truncate
 from krishiv_spark.sinks.upserts import (
+    CLOCK,
     DELETES,
     FURTHER,
     KEPT,
@@ -65,6 +66,7 @@ class _LastChanges:
         wanted: Numbers of the keys whose last upsert keeps values.
         is_truncated: Whether a change deletes all rows before it. Earlier changes have no effect.
         positions: The highest position of the database's log by partition of the topic.
+        times: The newest time in the database, likewise.
         deletes: See `EpochChanges.last_deletes`.
     """
 
@@ -76,6 +78,7 @@ class _LastChanges:
     wanted: np.ndarray[Any, Any]
     is_truncated: bool
     positions: Mapping[str, int]
+    times: Mapping[str, LogTime]
     deletes: pa.Table | None
 
 
@@ -180,6 +183,18 @@ def find_positions(changes: pa.Table) -> Mapping[str, int]:
     return dict(pairs)
 
 
+def _find_times(changes: pa.Table) -> Mapping[str, LogTime]:
+    """Return the newest time in the database among changes with a position, by partition."""
+    if CLOCK not in changes.column_names:  # staged by an earlier version
+        return {}
+    known = changes.select([PARTITION, CLOCK, POSITION]).drop_null()
+    newest = known.group_by(PARTITION).aggregate([(CLOCK, "max")])
+    last = known.join(newest, [PARTITION, CLOCK], [PARTITION, f"{CLOCK}_max"], "inner")
+    found = last.group_by([PARTITION, CLOCK]).aggregate([(POSITION, "max")])
+    columns = (found[name].to_pylist() for name in (PARTITION, CLOCK, f"{POSITION}_max"))
+    return {name: LogTime(*time) for name, *time in zip(*columns, strict=True)}
+
+
 class EpochChanges:
     """The changes that tasks have staged for an epoch. Driver.
 
@@ -217,6 +232,11 @@ class EpochChanges:
     def positions(self) -> Mapping[str, int]:
         """The highest position of the database's log among the changes, by partition."""
         return self._last.positions
+
+    @property
+    def times(self) -> Mapping[str, LogTime]:
+        """The newest time in the database among the changes, by partition."""
+        return self._last.times
 
     @property
     def last_deletes(self) -> pa.Table | None:
@@ -266,7 +286,7 @@ class EpochChanges:
     @cached_property
     def _last(self) -> _LastChanges:
         names = [*self._upsert_spec.keys, *filter(None, [self._upsert_spec.order]), DELETES]
-        names += [KEPT, POSITION, PARTITION] if self.are_records() else []
+        names += [KEPT, POSITION, PARTITION, CLOCK] if self.are_records() else []
         # The order column may be a key column.
         read = pa.Table.from_batches(self.read_batches(list(dict.fromkeys(names))))
         changes = to_sortable(read)
@@ -284,9 +304,11 @@ class EpochChanges:
         stays &= ~changes[DELETES].to_numpy()
         groups = wanted = _NO_NUMBERS
         positions: Mapping[str, int] = {}
+        times: Mapping[str, LogTime] = {}
         deletes = None
         if KEPT in changes.column_names:
-            positions, deletes = find_positions(changes), _find_last_deletes(changes, own)
+            positions, times = find_positions(changes), _find_times(changes)
+            deletes = _find_last_deletes(changes, own)
             keeps = stays & changes[KEPT].is_valid().to_numpy()
             stays &= ~keeps
             if keeps.any():
@@ -295,7 +317,7 @@ class EpochChanges:
                 groups[live], wanted = numbers
         is_truncated = not is_live.all()
         found = (last.select(own), winners, stays, ranks, groups, wanted)
-        return _LastChanges(*found, is_truncated, positions, deletes)
+        return _LastChanges(*found, is_truncated, positions, times, deletes)
 
     def _number_incomplete(
         self, changes: pa.Table, keys: pa.Table, keeps: np.ndarray[Any, Any]

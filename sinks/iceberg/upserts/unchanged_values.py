@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ import pyarrow as pa
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
-from krishiv_spark.iceberg.property_keys import POSITION_KEY, find_newest_entry
+from krishiv_spark.iceberg.property_keys import CHANGE_TIME_KEY, POSITION_KEY, find_newest_entry
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.upserts.changed_keys import (
     MovedRows,
@@ -41,6 +41,7 @@ from krishiv_spark.sinks.kept_values import (
     NO_CHANGE,
     Flags,
     IncompleteRows,
+    LogTime,
     Numbers,
     are_applied,
     find_rows_before,
@@ -56,9 +57,10 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["complete_upserts", "describe_key", "read_positions", "write_positions"]
+__all__ = ["complete_upserts", "describe_key", "read_positions", "read_times", "write_positions"]
 
 _log = logging.getLogger(__name__)
+_Value = TypeVar("_Value")
 _ROW, _STORED = "_krishiv_row", "_krishiv_stored"
 _MOST_TEXT = 60
 _MOST_PARTITIONS = 200
@@ -99,8 +101,8 @@ def complete_upserts(
     stored, places = _read_stored(before_epoch, rows, found.groups, keys, sources)
     stored, places = _add_moved(stored, places, earlier.rows)
     is_missing = np.zeros(len(winners), np.bool_)
-    newest = read_positions(table.metadata)
-    is_repeated = are_applied(found.rows.take(pa.array(winners)), newest)
+    known = (read_positions(table.metadata), read_times(table.metadata))
+    is_repeated = are_applied(found.rows.take(pa.array(winners)), *known)
     for name, alternatives in sources.items():
         spots = np.full(len(winners), -1)
         for source in alternatives:
@@ -181,24 +183,51 @@ def read_positions(metadata: TableMetadata) -> dict[str, int]:
     A topic's partitions are not read at one speed, so a position of one says nothing of another.
     The newest epoch has those of all earlier ones; epochs that were rolled back do not count.
     """
-    text = find_newest_entry(metadata, POSITION_KEY)
+    return _read_entry(metadata, POSITION_KEY, int)
+
+
+def read_times(metadata: TableMetadata) -> dict[str, LogTime]:
+    """Return the newest time in the database that the table has, by partition."""
+    return _read_entry(metadata, CHANGE_TIME_KEY, lambda pair: LogTime(int(pair[0]), int(pair[1])))
+
+
+def _read_entry(
+    metadata: TableMetadata, key: str, convert: Callable[[Any], _Value]
+) -> dict[str, _Value]:
+    text = find_newest_entry(metadata, key)
     if text is None:
         return {}
     try:
-        return {name: int(position) for name, position in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):  # of another program
+        return {name: convert(value) for name, value in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError, IndexError):  # of another program
         return {}
 
 
-def write_positions(metadata: TableMetadata, positions: Mapping[str, int]) -> dict[str, str]:
-    """Return the entry for the summary of an epoch with these positions; none if it is too long."""
-    known = read_positions(metadata)
+def write_positions(
+    metadata: TableMetadata, positions: Mapping[str, int], times: Mapping[str, LogTime]
+) -> dict[str, str]:
+    """Return the entries for the summary of an epoch: positions, times; none if they are too long.
+
+    Args:
+        metadata: The table before the epoch.
+        positions: The highest positions of the epoch, by partition.
+        times: Its newest times.
+    """
+    known, before = read_positions(metadata), read_times(metadata)
     every = {
         name: max(known.get(name, 0), positions.get(name, 0)) for name in {**known, **positions}
     }
     if not every or len(every) > _MOST_PARTITIONS:
         return {}
-    return {POSITION_KEY: json.dumps(every, separators=(",", ":"), sort_keys=True)}
+    newest = {
+        name: max(one for one in (before.get(name), times.get(name)) if one is not None)
+        for name in {**before, **times}
+    }
+    entries = {POSITION_KEY: every} | ({CHANGE_TIME_KEY: newest} if newest else {})
+    return {
+        key: json.dumps(value, separators=(",", ":"), sort_keys=True)
+        for key, value in entries.items()
+    }
 
 
 def _read_stored(

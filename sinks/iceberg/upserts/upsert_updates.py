@@ -184,7 +184,7 @@ class UpsertUpdate(EpochUpdate):
             keys = self._upsert_spec.keys
             self._last_deletes = find_last_deletes(changes, keys) if is_needed else {}
         return {
-            **write_positions(table.metadata, changes.positions),
+            **write_positions(table.metadata, changes.positions, changes.times),
             **write_moves(table.metadata, self._last_deletes, changes.positions),
         }
 
