@@ -168,16 +168,16 @@ def are_applied(
         positions: The highest position of earlier epochs, by partition.
         newest: The newest time of earlier epochs, by partition; empty if it is not known.
     """
-    places = zip(rows[PARTITION].to_pylist(), rows[POSITION].to_pylist(), strict=True)
-    is_lower = [at is not None and at < positions.get(one, -1) for one, at in places]
-    if CLOCK not in rows.column_names:  # staged by an earlier version
-        return np.array(is_lower, np.bool_)
-    times = zip(*(rows[name].to_pylist() for name in (PARTITION, CLOCK, POSITION)), strict=True)
-    is_older = [
-        clock is None or one not in newest or LogTime(clock, at) < newest[one]
-        for one, clock, at in times
+    has_clocks = CLOCK in rows.column_names  # which an earlier version did not stage
+    clocks = rows[CLOCK].to_pylist() if has_clocks else [None] * rows.num_rows
+    places = zip(rows[PARTITION].to_pylist(), rows[POSITION].to_pylist(), clocks, strict=True)
+    flags = [
+        at is not None
+        and at < positions.get(one, -1)
+        and (clock is None or one not in newest or LogTime(clock, at) < newest[one])
+        for one, at, clock in places
     ]
-    return np.array(is_lower, np.bool_) & np.array(is_older, np.bool_)
+    return np.array(flags, np.bool_)
 
 
 def to_rejection(format_name: str, key: str, name: str) -> CommitRejected:

@@ -10,6 +10,8 @@ from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
 from krishiv_spark.iceberg.catalogs import load_table
 from krishiv_spark.sinks.iceberg import table_setup
 from krishiv_spark.sinks.iceberg.upserts.unchanged_values import read_positions, read_times
+from krishiv_spark.sinks.kept_values import LogTime, are_applied
+from krishiv_spark.sinks.upserts import CLOCK, PARTITION, POSITION
 
 NAME = "db.mirror"
 MODES = pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
@@ -344,6 +346,17 @@ def test_a_lower_position_is_repeated_only_if_its_time_is_not_newer(tmp_path, ms
         with pytest.raises(CommitRejected, match="leaves out the unchanged value"):
             mirror.apply([late], 3)
     assert [row["id"] for row in mirror.rows()] == [2]
+
+
+def test_a_change_without_a_position_is_never_a_repeated_one():
+    rows = pa.table(
+        {
+            PARTITION: ["t-0", "t-0"],
+            POSITION: pa.array([None, 4], pa.int64()),
+            CLOCK: pa.array([5, 5], pa.int64()),
+        }
+    )
+    assert are_applied(rows, {"t-0": 9}, {"t-0": LogTime(5, 9)}).tolist() == [False, True]
 
 
 def test_the_next_event_of_the_new_server_is_compared_with_its_own_position(tmp_path):
