@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +171,11 @@ def main() -> None:
         measure(server, Path(name), given, jars)
 
 
-def measure(server: KillableServer, folder: Path, given: Any, jars: list[Path]) -> None:
-    """Measure all ways in one session."""
-    database = server.database
+Start = Callable[[Any], Any]
+
+
+def open_session(jars: list[Path]) -> SparkSession:
+    """Start Spark on two cores, with drivers of JDBC."""
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", ",".join(map(str, jars)))
@@ -184,41 +186,72 @@ def measure(server: KillableServer, folder: Path, given: Any, jars: list[Path]) 
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    rows = given.rows
-    make_files(folder / "append", rows, given.epochs, None)
-    make_files(folder / "upsert", rows, given.epochs, 2 * rows)
+    spark.dataSource.register(_Dropping)
+    return spark
+
+
+def create_tables(database: Database) -> None:
+    """Create a table for each way of appends and of upserts."""
     for table in ("ours", "theirs"):
         database.run(f"CREATE TABLE {table} ({_COLUMNS})")
     for table in ("our_keys", "their_keys"):
         database.run(f"CREATE TABLE {table} ({_COLUMNS}, PRIMARY KEY (id))")
 
-    def krishiv(**more: str) -> Callable[[Any], Any]:
-        options = database.options(**more)
-        return lambda writer: writer.format("krishiv-postgresql").options(**options)
 
+def start_ours(database: Database, **more: str) -> Start:
+    """Return a function that gives a writer the format krishiv-postgresql."""
+    options = database.options(**more)
+    return lambda writer: writer.format("krishiv-postgresql").options(**options)
+
+
+def list_ways(database: Database) -> dict[str, tuple[str, Start]]:
+    """Return the ways by name, each with the folder of its rows."""
+    upsert = start_ours(database, table="our_keys", mode="upsert", keyColumns="id")
     move = _MOVE.format("their_keys", "batch")
-    spark.dataSource.register(_Dropping)
-    ways = {
+    return {
         "append, rows dropped": ("append", lambda writer: writer.format("dropping")),
-        "append, krishiv-postgresql": ("append", krishiv(table="ours")),
+        "append, krishiv-postgresql": ("append", start_ours(database, table="ours")),
         "append, JDBC": ("append", jdbc(database, "theirs")),
-        "upsert, krishiv-postgresql": (
-            "upsert",
-            krishiv(table="our_keys", mode="upsert", keyColumns="id"),
-        ),
+        "upsert, krishiv-postgresql": ("upsert", upsert),
         "upsert, JDBC": ("upsert", jdbc(database, "batch", move)),
     }
-    for warm in (krishiv(table="warm"), jdbc(database, "warm")):  # compiles Spark's code
+
+
+def measure(server: KillableServer, folder: Path, given: Any, jars: list[Path]) -> None:
+    """Measure all ways in one session."""
+    database, rows, spark = server.database, given.rows, open_session(jars)
+    make_files(folder / "append", rows, given.epochs, None)
+    make_files(folder / "upsert", rows, given.epochs, 2 * rows)
+    create_tables(database)
+    for warm in (
+        start_ours(database, table="warm"),
+        jdbc(database, "warm"),
+    ):  # compiles Spark's code
         run_stream(spark, folder / "append", warm)
     found, processors = {}, {}
     roots = (os.getpid(), server.process_id)
     million = given.epochs * rows / 1e6
-    for way, (files, start) in ways.items():
+    for way, (files, start) in list_ways(database).items():
         before = [read_processor_time(root) for root in roots]
         found[way] = run_stream(spark, folder / files, start)
         after = [read_processor_time(root) for root in roots]
         processors[way] = [(b - a) / million for a, b in zip(before, after, strict=True)]
     found["append, psql"] = run_bound(database, folder, rows)
+    print_comparison(found, processors, rows)
+    spark.stop()
+    print_commits(database)
+
+
+def print_comparison(
+    found: Mapping[str, float], processors: Mapping[str, Sequence[float]], rows: int
+) -> None:
+    """Print the rate of each way, and how they compare.
+
+    Args:
+        found: Seconds of an epoch by way.
+        processors: Processor seconds for a million rows, of Spark and of the server.
+        rows: Rows of an epoch.
+    """
     for way, took in found.items():
         ours, theirs = processors.get(way, (0, 0))
         print(
@@ -232,8 +265,6 @@ def measure(server: KillableServer, folder: Path, given: Any, jars: list[Path]) 
     print(f"append: {of_dropping:.2f} times the time of a sink that drops its rows")
     of_bound = found["append, psql"] / found["append, krishiv-postgresql"]
     print(f"append: {of_bound:.2f} of psql")
-    spark.stop()
-    print_commits(database)
 
 
 def print_commits(database: Database) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "NO_CHANGE",
     "Flags",
     "IncompleteRows",
+    "LogEnd",
     "LogTime",
     "Numbers",
     "are_applied",
@@ -62,6 +63,18 @@ class LogTime(NamedTuple):
     position: int
 
 
+class LogEnd(NamedTuple):
+    """The end of the changes of a partition.
+
+    Attributes:
+        position: The highest position in the log of the database.
+        time: The newest time; None if it is not known.
+    """
+
+    position: int
+    time: LogTime | None
+
+
 @dataclass(frozen=True)
 class IncompleteRows:
     """The changes of some keys in their order, and of the keys that their rows had before.
@@ -78,20 +91,29 @@ class IncompleteRows:
     is_wanted: np.ndarray[Any, Any]
 
     @property
+    def kept(self) -> pa.Array:
+        """For each change the names of the columns that keep their values, or null."""
+        return pa.concat_arrays(self.rows[KEPT].chunks)
+
+    @property
     def winners(self) -> Numbers:
         """The last changes of the keys that keep values."""
         is_last = np.diff(self.groups, append=-1) != 0
         return np.flatnonzero(is_last & self.is_wanted)
 
 
-def list_kept(found: IncompleteRows) -> Mapping[str, Flags]:
-    """Return for each column whether each change keeps its value, if one of them does."""
-    lists = pa.concat_arrays(found.rows[KEPT].chunks)
-    names, rows = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
+def list_kept(kept: pa.Array, first: int = 0) -> Mapping[str, Flags]:
+    """Return for each column whether each change keeps its value, if one of them does.
+
+    Args:
+        kept: For each change, the names of the columns that keep their values, or null.
+        first: Flags of other rows, all false, before those of the changes.
+    """
+    names, rows = kept.flatten(), pc.list_parent_indices(kept).to_numpy()
     result: dict[str, Flags] = {}
     for name in pc.unique(names).to_pylist():
-        flags = np.zeros(len(lists), np.bool_)
-        flags[rows[np.asarray(pc.equal(names, name))]] = True
+        flags = np.zeros(first + len(kept), np.bool_)
+        flags[first + rows[np.asarray(pc.equal(names, name))]] = True
         result[name] = flags
     return result
 
@@ -130,8 +152,10 @@ def find_sources(keeps: Flags, before: Numbers) -> Numbers:
 
     Args:
         keeps: For each change, whether it keeps the value.
-        before: For each change, the change that has made its row before.
+        before: For each change, the change that has made its row before. Numbers after those of the
+            changes are rows that have all values.
     """
+    keeps = np.r_[keeps, np.zeros(len(before) - len(keeps), np.bool_)]
     found = np.where(keeps, before, np.arange(len(keeps)))
     # Each round follows twice as many steps; events that name each other in a circle end, too.
     for _ in range(len(keeps).bit_length() + 1):
@@ -153,9 +177,7 @@ def locate_values(source: Numbers, places: Numbers, count: int) -> Numbers:
     return np.where(is_stored, np.where(stored < 0, -1, stored + count), source)
 
 
-def are_applied(
-    rows: pa.Table, positions: Mapping[str, int], newest: Mapping[str, LogTime]
-) -> Flags:
+def are_applied(rows: pa.Table, ends: Mapping[str, LogEnd]) -> Flags:
     """Return whether earlier epochs have had later changes of a partition than some changes.
 
     A partition is in the order of positions, so such a change is a repeated one. The same position
@@ -165,19 +187,18 @@ def are_applied(
 
     Args:
         rows: The changes.
-        positions: The highest position of earlier epochs, by partition.
-        newest: The newest time of earlier epochs, by partition; empty if it is not known.
+        ends: The end of earlier epochs, by partition.
     """
     has_clocks = CLOCK in rows.column_names  # which an earlier version did not stage
     clocks = rows[CLOCK].to_pylist() if has_clocks else [None] * rows.num_rows
     places = zip(rows[PARTITION].to_pylist(), rows[POSITION].to_pylist(), clocks, strict=True)
-    flags = [
-        at is not None
-        and at < positions.get(one, -1)
-        and (clock is None or one not in newest or LogTime(clock, at) < newest[one])
-        for one, at, clock in places
-    ]
-    return np.array(flags, np.bool_)
+    return np.array([_is_before(ends.get(one), at, clock) for one, at, clock in places], np.bool_)
+
+
+def _is_before(end: LogEnd | None, position: int | None, clock: int | None) -> bool:
+    if end is None or position is None or position >= end.position:
+        return False
+    return clock is None or end.time is None or LogTime(clock, position) < end.time
 
 
 def to_rejection(format_name: str, key: str, name: str) -> CommitRejected:

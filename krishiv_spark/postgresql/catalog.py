@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from krishiv_spark.postgresql.connection import DatabaseTransaction
 from krishiv_spark.postgresql.names import TableName, quote
 
-__all__ = ["Table", "TableColumn", "find_table"]
+__all__ = ["Table", "TableColumn", "find_table", "has_table"]
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,12 @@ WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND 
                   WHERE l.oid = ANY (i.indcollation::oid[]) AND NOT l.collisdeterministic)
 GROUP BY i.indexrelid
 """
+
+
+def has_table(transaction: DatabaseTransaction, name: TableName) -> bool:
+    """Return True if a table exists."""
+    found = transaction.first("SELECT pg_catalog.to_regclass(%s)", [name.sql])
+    return found is not None and found[0] is not None
 
 
 def find_table(transaction: DatabaseTransaction, name: TableName) -> Table | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from krishiv_spark.postgresql.catalog import has_table
 from krishiv_spark.postgresql.connection import DatabaseTransaction
 from krishiv_spark.postgresql.names import CHANGES, TableName
-from krishiv_spark.sinks.kept_values import LogTime
+from krishiv_spark.sinks.kept_values import LogEnd, LogTime
 
 __all__ = ["ChangePositions"]
 
@@ -24,18 +24,6 @@ CREATE TABLE IF NOT EXISTS {changes} (
     PRIMARY KEY (query, table_name, partition)
 )
 """
-
-
-class LogEnd(NamedTuple):
-    """The end of a partition's changes.
-
-    Attributes:
-        position: The highest position in the log of the database.
-        time: The newest time; None if events have none.
-    """
-
-    position: int
-    time: LogTime | None
 
 
 @dataclass(frozen=True)
@@ -55,8 +43,7 @@ class ChangePositions:
 
     def create(self, transaction: DatabaseTransaction) -> None:
         """Create the table of positions, unless it exists."""
-        found = transaction.first("SELECT pg_catalog.to_regclass(%s)", [self.name.sql])
-        if found is None or found[0] is None:
+        if not has_table(transaction, self.name):
             transaction.run(_CREATE.format(changes=self.name.sql))
 
     def read(self, transaction: DatabaseTransaction, query: str) -> Mapping[str, LogEnd]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from krishiv_spark.errors import Fenced
+from krishiv_spark.postgresql.catalog import has_table
 from krishiv_spark.postgresql.connection import DatabaseTransaction
 from krishiv_spark.postgresql.names import MARKS, TableName
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
@@ -44,8 +45,7 @@ class Marks:
 
     def exist(self, transaction: DatabaseTransaction) -> bool:
         """Return True if the table of marks exists."""
-        found = transaction.first("SELECT pg_catalog.to_regclass(%s)", [self.name.sql])
-        return found is not None and found[0] is not None
+        return has_table(transaction, self.name)
 
     def create(self, transaction: DatabaseTransaction) -> None:
         """Create the table of marks, unless it exists."""

@@ -24,6 +24,7 @@ from krishiv_spark.sinks.kept_values import (
     NO_CHANGE,
     Flags,
     IncompleteRows,
+    LogEnd,
     LogTime,
     Numbers,
     are_applied,
@@ -36,7 +37,7 @@ from krishiv_spark.sinks.kept_values import (
     refuse_truncate,
     to_rejection,
 )
-from krishiv_spark.sinks.postgresql.change_positions import ChangePositions, LogEnd
+from krishiv_spark.sinks.postgresql.change_positions import ChangePositions
 from krishiv_spark.sinks.postgresql.change_queries import TASK, ChangeQueries, LastChanges
 from krishiv_spark.sinks.postgresql.staging_tables import ROW
 from krishiv_spark.sinks.upserts import CLOCK, DELETES, KEPT, ORDER, PARTITION, POSITION
@@ -264,7 +265,7 @@ class _Incomplete:
         if not self._rows:
             return None
         found = self._found
-        winners, kept = found.winners, list_kept(found)
+        winners, kept = found.winners, list_kept(found.kept)
         before = find_rows_before(found)
         states = [before, follow_moves(found, before)]
         sources = {
@@ -276,10 +277,7 @@ class _Incomplete:
         is_missing = np.zeros(len(winners), np.bool_)
         for each in spots.values():
             is_missing |= each < 0
-        positions = {name: end.position for name, end in ends.items()}
-        times = {name: end.time for name, end in ends.items() if end.time is not None}
-        last = found.rows.take(pa.array(winners))
-        is_repeated = is_missing & are_applied(last, positions, times)
+        is_repeated = is_missing & are_applied(found.rows.take(pa.array(winners)), ends)
         if not self._queries.effect.missing_is_null:
             self._refuse_missing(spots, winners, is_repeated)
         stays = ~is_repeated

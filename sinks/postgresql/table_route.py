@@ -29,6 +29,7 @@ from krishiv_spark.errors import (
 )
 from krishiv_spark.messages.exception_chains import raise_alone
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
+from krishiv_spark.postgresql.catalog import has_table
 from krishiv_spark.postgresql.connection import (
     DatabaseTransaction,
     describe_error,
@@ -251,7 +252,7 @@ class PostgresqlParticipant(Participant[StagedForPostgresql]):
             self._check_same(epoch, found)
             return
         for table in _tables_of(staged):
-            if transaction.first("SELECT pg_catalog.to_regclass(%s)", [table.sql])[0] is None:
+            if not has_table(transaction, table):
                 raise LostIntentError(
                     f"{FORMAT}: the staging table {table} of epoch {epoch.number} was dropped "
                     "before its rows were moved"

@@ -84,8 +84,8 @@ def list_snapshot(options: DeltaOptions, table: DeltaTable, found: pa.Table) -> 
     for number, (encoded, size, count) in enumerate(rows):
         path = unquote(encoded)  # the library lists it as the log has it
         constants = tuple(found.column("partition")[number].items()) if has_partition else ()
-        gone = deleted.get(path)
-        files.append(DeltaFile(check_path(options, path), size, count, constants, gone))
+        vector = deleted.get(path)
+        files.append(DeltaFile(check_path(options, path), size, count, constants, vector))
     return files
 
 

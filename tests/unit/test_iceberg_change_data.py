@@ -9,8 +9,8 @@ from iceberg_life import IcebergLife, at_next_commit, table_of
 from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
 from krishiv_spark.iceberg.catalogs import load_table
 from krishiv_spark.sinks.iceberg import table_setup
-from krishiv_spark.sinks.iceberg.upserts.unchanged_values import read_positions, read_times
-from krishiv_spark.sinks.kept_values import LogTime, are_applied
+from krishiv_spark.sinks.iceberg.upserts.unchanged_values import read_ends
+from krishiv_spark.sinks.kept_values import LogEnd, LogTime, are_applied
 from krishiv_spark.sinks.upserts import CLOCK, PARTITION, POSITION
 
 NAME = "db.mirror"
@@ -335,7 +335,7 @@ def test_a_lower_position_is_repeated_only_if_its_time_is_not_newer(tmp_path, ms
     gone = to_json({"id": 1}), write_event("d", {"id": 1}, None, 5000, ts_ms=4)
     last = to_json({"id": 2}), write_event("c", None, {"id": 2, "text": "b"}, 5002, ts_ms=5)
     mirror.apply([insert(1, text="one"), gone, last])
-    assert read_times(table_of(tmp_path, NAME).metadata) == {"t-0": (5000, 5002)}
+    assert read_ends(table_of(tmp_path, NAME).metadata) == {"t-0": (5002, (5000, 5002))}
     late = (
         to_json({"id": 1}),
         write_event("u", None, {"id": 1, "n": 0, "text": PLACEHOLDER}, 100, ts_ms=ms),
@@ -356,7 +356,7 @@ def test_a_change_without_a_position_is_never_a_repeated_one():
             CLOCK: pa.array([5, 5], pa.int64()),
         }
     )
-    assert are_applied(rows, {"t-0": 9}, {"t-0": LogTime(5, 9)}).tolist() == [False, True]
+    assert are_applied(rows, {"t-0": LogEnd(9, LogTime(5, 9))}).tolist() == [False, True]
 
 
 def test_the_next_event_of_the_new_server_is_compared_with_its_own_position(tmp_path):
@@ -382,9 +382,9 @@ def test_positions_of_epochs_that_were_rolled_back_do_not_count(tmp_path):
     later = to_json({"id": 2}), write_event("c", None, {"id": 2, "n": 0, "text": "two"}, 9)
     mirror.apply([later], 1)
     metadata = table_of(tmp_path, NAME).metadata
-    assert read_positions(metadata) == {"t-0": 9}
+    assert read_ends(metadata)["t-0"].position == 9
     rolled_back = metadata.model_copy(update={"current_snapshot_id": first})
-    assert read_positions(rolled_back) == {"t-0": 1}
+    assert read_ends(rolled_back)["t-0"].position == 1
 
 
 def test_the_later_offset_wins_whatever_the_order_of_the_rows(tmp_path):

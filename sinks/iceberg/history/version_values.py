@@ -3,32 +3,30 @@
 An event of PostgreSQL may leave out large values that its change has not touched: they are those of
 the version before, which may be of the same epoch or of the table. A changed key is a delete and an
 insert at one position, so that the values are those of the version that the delete closes, perhaps
-in an earlier epoch (`changed_keys`). And a
-row that a snapshot has read is no new version if it equals the one before.
+in an earlier epoch (`changed_keys`). And a row that a snapshot has read is no new version if it
+equals the one before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.arrow.compute import pc
 from krishiv_spark.arrow.equal_rows import find_equal_rows
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.history.version_chains import (
     Events,
-    Flags,
     Numbers,
     find_events_before,
 )
 from krishiv_spark.sinks.iceberg.upserts.epoch_changes import filter_rows
 from krishiv_spark.sinks.iceberg.upserts.unchanged_values import describe_key
-from krishiv_spark.sinks.kept_values import to_rejection
+from krishiv_spark.sinks.kept_values import NO_CHANGE, find_sources, list_kept, to_rejection
 from krishiv_spark.sinks.upserts import drop_further
 
 if TYPE_CHECKING:
@@ -37,9 +35,6 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.upserts.changed_keys import MovedRows
 
 __all__ = ["VersionValues"]
-
-_NONE = -1
-"""Instead of the number of an event: no event has the value."""
 
 
 class VersionValues:
@@ -101,9 +96,9 @@ class VersionValues:
         wanted = self.incomplete
         if not len(wanted):
             return self._columns.empty_table()
-        kept = self._list_kept()
+        kept = list_kept(self._changes.kept, self._events.stored)
         before, moved = self._follow_earlier_moves(self._follow_moves(), find_moved)
-        sources = {name: _find_sources(keeps, before)[wanted] for name, keeps in kept.items()}
+        sources = {name: find_sources(keeps, before)[wanted] for name, keeps in kept.items()}
         needed = np.unique(np.concatenate([wanted, *sources.values()]))
         needed = needed[needed >= 0]
         count = len(self._events.groups)
@@ -112,9 +107,9 @@ class VersionValues:
         made = rows.take(pa.array(np.searchsorted(needed, wanted)))
         for name, source in sources.items():
             spots = np.searchsorted(needed, np.maximum(source, 0))
-            values = rows[name].take(pa.array(spots, mask=source == _NONE))
+            values = rows[name].take(pa.array(spots, mask=source == NO_CHANGE))
             made = made.set_column(made.column_names.index(name), made.field(name), values)
-            refused = np.flatnonzero(source == _NONE)
+            refused = np.flatnonzero(source == NO_CHANGE)
             if len(refused) and not missing_is_null:
                 raise to_rejection(FORMAT, describe_key(made, int(refused[0]), keys), name)
         return made
@@ -144,24 +139,12 @@ class VersionValues:
         own = np.minimum(np.searchsorted(self.incomplete, wanted), len(self.incomplete) - 1)
         return np.where(self.incomplete[own] == wanted, len(needed) + own, spots)
 
-    def _list_kept(self) -> Mapping[str, Flags]:
-        """Return for each column whether each event keeps its value, if one of them does."""
-        lists: Any = self._changes.kept
-        first = self._events.stored
-        names, rows = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
-        found: dict[str, Flags] = {}
-        for name in pc.unique(names).to_pylist():
-            flags = np.zeros(len(self._events.groups), np.bool_)
-            flags[first + rows[np.asarray(pc.equal(names, name))]] = True
-            found[name] = flags
-        return found
-
     def _follow_moves(self) -> Numbers:
         """Return the version before each event; that of the old key if a new key has none."""
         events, before = self._events, self._before
         deletes = self._order[events.deletes[self._order]]
         deletes = deletes[np.argsort(events.ranks[deletes], kind="stable")]
-        moved = self.incomplete[before[self.incomplete] == _NONE]
+        moved = self.incomplete[before[self.incomplete] == NO_CHANGE]
         if not len(deletes) or not len(moved):
             unchanged: Numbers = before.copy()
             return unchanged
@@ -180,10 +163,10 @@ class VersionValues:
         These rows have the numbers after those of the events.
         """
         first, wanted = self._events.stored, self.incomplete
-        moved = find_moved(wanted[before[wanted] == _NONE] - first)
+        moved = find_moved(wanted[before[wanted] == NO_CHANGE] - first)
         more = len(before) + np.arange(len(moved.inserts))
         own = first + moved.inserts
-        before[own] = np.where(before[own] == _NONE, more, before[own])
+        before[own] = np.where(before[own] == NO_CHANGE, more, before[own])
         return np.r_[before, more], moved.rows
 
     def _read(self, numbers: Numbers) -> pa.Table:
@@ -203,19 +186,3 @@ class VersionValues:
         chosen = (one.select([n for n in one.schema.names if n in names]) for one in batches)
         fitting = [conform(batch, self._columns, fill=True) for batch in chosen]
         return pa.Table.from_batches(fitting, self._columns)
-
-
-def _find_sources(keeps: Flags, before: Numbers) -> Numbers:
-    """Return for each event the one that has the value of one column; `_NONE` for none.
-
-    Args:
-        keeps: For each event, whether it keeps the value.
-        before: For each event the version before; after these the numbers of rows that have all.
-    """
-    keeps = np.r_[keeps, np.zeros(len(before) - len(keeps), np.bool_)]
-    found = np.where(keeps, before, np.arange(len(keeps)))
-    # Each round follows twice as many steps; events that name each other in a circle end, too.
-    for _ in range(len(keeps).bit_length() + 1):
-        found = np.where(found >= 0, found[np.maximum(found, 0)], found)
-    sources: Numbers = np.where((found >= 0) & keeps[np.maximum(found, 0)], _NONE, found)
-    return sources

@@ -41,6 +41,7 @@ from krishiv_spark.sinks.kept_values import (
     NO_CHANGE,
     Flags,
     IncompleteRows,
+    LogEnd,
     LogTime,
     Numbers,
     are_applied,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["complete_upserts", "describe_key", "read_positions", "read_times", "write_positions"]
+__all__ = ["complete_upserts", "describe_key", "read_ends", "write_positions"]
 
 _log = logging.getLogger(__name__)
 _Value = TypeVar("_Value")
@@ -87,7 +88,7 @@ def complete_upserts(
     columns = pa.schema([field.with_nullable(nullable=True) for field in given])
     rows = pa.Table.from_batches([_conform(one, columns) for one in found.rows.to_batches()])
     winners = found.winners
-    last, kept = rows.take(pa.array(winners)), list_kept(found)
+    last, kept = rows.take(pa.array(winners)), list_kept(found.kept)
     before = find_rows_before(found)
     read_row = partial(read_snapshot_row, table, keys)
     earlier = find_moved_rows(read_moves(table.metadata).items(), found.rows, read_row)
@@ -101,8 +102,7 @@ def complete_upserts(
     stored, places = _read_stored(before_epoch, rows, found.groups, keys, sources)
     stored, places = _add_moved(stored, places, earlier.rows)
     is_missing = np.zeros(len(winners), np.bool_)
-    known = (read_positions(table.metadata), read_times(table.metadata))
-    is_repeated = are_applied(found.rows.take(pa.array(winners)), *known)
+    is_repeated = are_applied(found.rows.take(pa.array(winners)), read_ends(table.metadata))
     for name, alternatives in sources.items():
         spots = np.full(len(winners), -1)
         for source in alternatives:
@@ -177,18 +177,19 @@ def _add_moved(
     return every, np.concatenate([places, more])
 
 
-def read_positions(metadata: TableMetadata) -> dict[str, int]:
-    """Return the highest position of the database's log that the table has, by partition.
+def read_ends(metadata: TableMetadata) -> dict[str, LogEnd]:
+    """Return the end of the changes that the table has, by partition.
 
     A topic's partitions are not read at one speed, so a position of one says nothing of another.
     The newest epoch has those of all earlier ones; epochs that were rolled back do not count.
     """
-    return _read_entry(metadata, POSITION_KEY, int)
+    positions = _read_entry(metadata, POSITION_KEY, int)
+    times = _read_entry(metadata, CHANGE_TIME_KEY, _to_time)
+    return {name: LogEnd(position, times.get(name)) for name, position in positions.items()}
 
 
-def read_times(metadata: TableMetadata) -> dict[str, LogTime]:
-    """Return the newest time in the database that the table has, by partition."""
-    return _read_entry(metadata, CHANGE_TIME_KEY, lambda pair: LogTime(int(pair[0]), int(pair[1])))
+def _to_time(pair: Sequence[Any]) -> LogTime:
+    return LogTime(int(pair[0]), int(pair[1]))
 
 
 def _read_entry(
@@ -213,16 +214,15 @@ def write_positions(
         positions: The highest positions of the epoch, by partition.
         times: Its newest times.
     """
-    known, before = read_positions(metadata), read_times(metadata)
-    every = {
-        name: max(known.get(name, 0), positions.get(name, 0)) for name in {**known, **positions}
-    }
+    known = read_ends(metadata)
+    every = {name: end.position for name, end in known.items()}
+    for name, position in positions.items():
+        every[name] = max(every.get(name, 0), position)
     if not every or len(every) > _MOST_PARTITIONS:
         return {}
-    newest = {
-        name: max(one for one in (before.get(name), times.get(name)) if one is not None)
-        for name in {**before, **times}
-    }
+    newest = {name: end.time for name, end in known.items() if end.time is not None}
+    for name, time in times.items():
+        newest[name] = max(newest.get(name, time), time)
     entries = {POSITION_KEY: every} | ({CHANGE_TIME_KEY: newest} if newest else {})
     return {
         key: json.dumps(value, separators=(",", ":"), sort_keys=True)
