@@ -39,7 +39,7 @@ from krishiv_spark.sinks.upserts import (
 __all__ = ["ChangeRecords", "RecordTarget"]
 
 _POSITION = ("topic", "partition", "offset")
-_NO_CHANGES = pa.RecordBatch.from_pylist([], pa.schema([]))
+_NO_ROWS = pa.RecordBatch.from_pylist([], pa.schema([]))
 
 
 class RecordTarget(Protocol):
@@ -126,7 +126,7 @@ class ChangeRecords:
             self._grow(drop_further(batch).schema)
             return batch
         if not self._follow(batch):
-            return _NO_CHANGES
+            return _NO_ROWS
         found = self._decoder.decode(
             batch.column("value"), batch.column("key"), lambda row: _locate(batch, row)
         )

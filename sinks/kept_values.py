@@ -12,6 +12,7 @@ own way. Driver.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -39,13 +40,15 @@ __all__ = [
     "locate_values",
     "refuse_truncate",
     "to_rejection",
+    "warn_repeated",
 ]
 
 NO_CHANGE = -1
-"""Instead of the change that has a value: no change has it, since the key was deleted before. Lower
-numbers are keys whose row in the table has it, see `in_table`."""
+"""No source: the key was deleted. Numbers below it encode a key (`in_table`)."""
 
-_MOST_PARTITIONS = 5
+_log = logging.getLogger(__name__)
+
+_SHOWN_PARTITIONS = 5
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
@@ -124,7 +127,7 @@ def in_table(group: Numbers) -> Numbers:
 
 
 def find_rows_before(found: IncompleteRows) -> Numbers:
-    """Return for each change the change that has made its row before."""
+    """Return for each change the change that wrote the row's previous state."""
     rows = np.arange(len(found.groups))
     is_first = np.diff(found.groups, prepend=-1) != 0
     follows_delete = np.r_[False, found.rows[DELETES].to_numpy()[:-1]]
@@ -132,7 +135,12 @@ def find_rows_before(found: IncompleteRows) -> Numbers:
 
 
 def follow_moves(found: IncompleteRows, before: Numbers) -> Numbers:
-    """Return the same, where the row of an insert is that of its old key before the delete."""
+    """Return `before`, but point the insert of a changed key to the old key before its delete.
+
+    Args:
+        found: The changes.
+        before: For each change, the change that wrote the row's previous state.
+    """
     positions = found.rows[POSITION].combine_chunks()
     valid = positions.is_valid().to_numpy(zero_copy_only=False)
     numbers = np.asarray(pc.fill_null(positions, 0))
@@ -152,8 +160,8 @@ def find_sources(keeps: Flags, before: Numbers) -> Numbers:
 
     Args:
         keeps: For each change, whether it keeps the value.
-        before: For each change, the change that has made its row before. Numbers after those of the
-            changes are rows that have all values.
+        before: For each change, the change that wrote the row's previous state. Numbers after those
+            of the changes are rows that have all values.
     """
     keeps = np.r_[keeps, np.zeros(len(before) - len(keeps), np.bool_)]
     found = np.where(keeps, before, np.arange(len(keeps)))
@@ -219,6 +227,23 @@ def to_rejection(format_name: str, key: str, name: str) -> CommitRejected:
     )
 
 
+def warn_repeated(format_name: str, count: int, key: str) -> None:
+    """Log that repeated events without a value of a deleted row change nothing.
+
+    Args:
+        format_name: The name of the sink.
+        count: Number of the events.
+        key: The key of the first one's row, as text.
+    """
+    _log.warning(
+        "%s: %d events that leave out values change nothing, the first of the row with %s: "
+        "they are repeated ones, and the row was deleted since",
+        format_name,
+        count,
+        key,
+    )
+
+
 def refuse_truncate(format_name: str, partitions: list[str]) -> None:
     """Refuse an epoch that truncates the table and has events of several partitions.
 
@@ -228,7 +253,7 @@ def refuse_truncate(format_name: str, partitions: list[str]) -> None:
     if len(partitions) > 1:
         raise CommitRejected(
             f"{format_name}: the table was truncated, and the epoch has events of the partitions "
-            f"{', '.join(sorted(partitions)[:_MOST_PARTITIONS])}, which have no common order. "
+            f"{', '.join(sorted(partitions)[:_SHOWN_PARTITIONS])}, which have no common order. "
             "Nothing was committed. Truncated tables need a topic with one partition: build the "
             "mirror again from such a topic, or set 'truncateEvents' = 'ignore' and delete the "
             "rows yourself"

@@ -5,7 +5,7 @@ Each sink of upserts uses it, so that keys, operations and the order of changes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +26,7 @@ __all__ = [
     "READ",
     "TIME",
     "ChangeColumns",
+    "describe_values",
     "drop_further",
     "format_row",
 ]
@@ -161,5 +162,11 @@ def _describe_null_key(batch: pa.RecordBatch, name: str, format_name: str) -> st
 
 def format_row(rows: pa.RecordBatch, names: Sequence[str]) -> str:
     """Return some columns of the first row, so that users can find it."""
-    texts = (f"{name} = {str(rows.column(name)[0])[:_MAX_TEXT]!r}" for name in names[:_MAX_COLUMNS])
-    return ", ".join(texts) or "no other column"
+    shown = names[:_MAX_COLUMNS]
+    return describe_values(shown, (rows.column(name)[0] for name in shown)) or "no other column"
+
+
+def describe_values(names: Iterable[str], values: Iterable[object]) -> str:
+    """Return some columns of a row, such as its key, for messages."""
+    pairs = zip(names, values, strict=True)
+    return ", ".join(f"{name} = {str(value)[:_MAX_TEXT]!r}" for name, value in pairs)

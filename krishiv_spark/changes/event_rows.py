@@ -6,6 +6,7 @@ Records of every encoding are parsed to structs with the same fields: an envelop
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -43,6 +44,8 @@ _READ, _TRUNCATE, _MESSAGE = "r", "t", "m"
 _NO_POSITION = pa.scalar(None, pa.int64())
 KNOWN_OPERATIONS = {"c", "u", _READ, "d", _TRUNCATE, _MESSAGE}
 _FLAGS = (OPERATION, DELETED)
+
+_log = logging.getLogger(__name__)
 
 Encodings: TypeAlias = Mapping[str, Encoding]
 """The encoding of each column of the table, by name."""
@@ -214,8 +217,10 @@ class RowReader:
             ValueError: If an operation is missing or unknown.
             FatalRecordError: If the table was truncated, and that is not to be ignored.
         """
+        ignored = 0
         for row in np.flatnonzero(others):
             operation = operations[int(row)].as_py()
+            ignored += operation == _TRUNCATE and self.truncate == "ignore"
             if operation == _TRUNCATE and self.truncate == "fail":
                 raise FatalRecordError(
                     int(rows[row]),
@@ -225,6 +230,11 @@ class RowReader:
                 )
             if operation not in {_TRUNCATE, _MESSAGE}:
                 raise ValueError("an unknown operation")
+        if ignored:
+            _log.warning(
+                "%d events of a TRUNCATE delete nothing, since 'truncateEvents' is 'ignore'",
+                ignored,
+            )
 
     def _truncate(self, rows: Rows, positions: pa.Array) -> Changes:
         """Return deletes without a key: they delete all rows."""

@@ -36,11 +36,20 @@ from krishiv_spark.sinks.kept_values import (
     locate_values,
     refuse_truncate,
     to_rejection,
+    warn_repeated,
 )
 from krishiv_spark.sinks.postgresql.change_positions import ChangePositions
 from krishiv_spark.sinks.postgresql.change_queries import TASK, ChangeQueries, LastChanges
 from krishiv_spark.sinks.postgresql.staging_tables import ROW
-from krishiv_spark.sinks.upserts import CLOCK, DELETES, KEPT, ORDER, PARTITION, POSITION
+from krishiv_spark.sinks.upserts import (
+    CLOCK,
+    DELETES,
+    KEPT,
+    ORDER,
+    PARTITION,
+    POSITION,
+    describe_values,
+)
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 
 __all__ = ["find_mirrored_changes"]
@@ -48,8 +57,6 @@ __all__ = ["find_mirrored_changes"]
 _TASK, _ROW, _DELETES, _KEPT = (quote(name) for name in (TASK, ROW, DELETES, KEPT))
 _POSITION, _PARTITION, _ORDER = (quote(name) for name in (POSITION, PARTITION, ORDER))
 _CLOCK = quote(CLOCK)
-
-_MOST_TEXT = 60
 
 _FACTS = f"""
 SELECT {_PARTITION}, max({_POSITION}), bool_or({_KEPT} IS NOT NULL), bool_or({_DELETES}),
@@ -280,6 +287,9 @@ class _Incomplete:
         is_repeated = is_missing & are_applied(found.rows.take(pa.array(winners)), ends)
         if not self._queries.effect.missing_is_null:
             self._refuse_missing(spots, winners, is_repeated)
+        if is_repeated.any():
+            first = self._describe_key(int(winners[is_repeated][0]))
+            warn_repeated(FORMAT, int(is_repeated.sum()), first)
         stays = ~is_repeated
         chosen = {name: each[stays] for name, each in spots.items()}
         return self._create(table, winners[stays], chosen)
@@ -322,15 +332,16 @@ class _Incomplete:
         for name, each in spots.items():
             refused = np.flatnonzero((each < 0) & ~is_repeated)
             if len(refused):
-                task, place = self._rows[int(winners[refused[0]])][:2]
-                keys = ", ".join(self._queries.keys)
-                values = self._transaction.first(
-                    f"SELECT {keys} FROM ({self._changes}) c "  # noqa: S608
-                    f"WHERE {_TASK} = {task} AND {_ROW} = {place}"
-                )
-                pairs = zip(self._queries.effect.keys, values, strict=True)
-                key = ", ".join(f"{one} = {str(value)[:_MOST_TEXT]!r}" for one, value in pairs)
-                raise to_rejection(FORMAT, key, name)
+                raise to_rejection(FORMAT, self._describe_key(int(winners[refused[0]])), name)
+
+    def _describe_key(self, row: int) -> str:
+        """Return the key of a change, for messages."""
+        task, place = self._rows[row][:2]
+        values = self._transaction.first(
+            f"SELECT {', '.join(self._queries.keys)} FROM ({self._changes}) c "  # noqa: S608
+            f"WHERE {_TASK} = {task} AND {_ROW} = {place}"
+        )
+        return describe_values(self._queries.effect.keys, values)
 
     def _create(self, table: Table, winners: Numbers, spots: Mapping[str, Numbers]) -> TableName:
         """Create the table of complete rows; it is as visible as this transaction."""

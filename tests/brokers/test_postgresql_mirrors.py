@@ -175,13 +175,16 @@ def test_an_unchanged_value_that_is_not_known_is_refused_or_null(database, tmp_p
     assert other.rows() == [(7, 1, None)]
 
 
-def test_a_repeated_event_of_a_deleted_row_changes_nothing(database, tmp_path):
+def test_a_repeated_event_of_a_deleted_row_changes_nothing(database, tmp_path, caplog):
     mirror = Mirror(database, tmp_path)
     create, update = event(1, 1, "c", n=1, text="x"), event(1, 2, n=2, text=PLACEHOLDER)
     delete = (to_json({"id": 1}), write_event("d", {"id": 1}, None, 3))
     mirror.apply(create, update, delete, event(2, 4, "c", n=2, text="y"))
     mirror.apply(update, event(3, 5, "c", n=3, text="z"))  # Debezium started again
     assert mirror.rows() == [(2, 2, "y"), (3, 3, "z")]
+    assert "1 events that leave out values change nothing, the first of the row with id = '1'" in (
+        caplog.text
+    )
 
 
 @pytest.mark.parametrize(("ms", "is_repeated"), [(5, True), (6, False)])

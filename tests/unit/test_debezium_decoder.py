@@ -346,11 +346,12 @@ def test_records_that_change_no_row_are_skipped():
     assert [row["id"] for _, row, _ in found] == [1]
 
 
-def test_a_truncate_is_an_error_unless_it_is_to_be_ignored():
+def test_a_truncate_is_an_error_unless_it_is_to_be_ignored(caplog):
     event = write_event("t", None, None)
     with pytest.raises(SchemaError, match="TRUNCATE"):
         decode(SMALL, event)
     assert decode(SMALL, event, truncate="ignore") == []
+    assert "1 events of a TRUNCATE delete nothing" in caplog.text
 
 
 @pytest.mark.parametrize("last", [9, "x"], ids=["one type", "two types"])

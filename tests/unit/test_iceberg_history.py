@@ -233,7 +233,7 @@ def test_a_snapshot_of_another_server_opens_versions_of_rows_that_differ(tmp_pat
     ]
 
 
-def test_an_unclear_event_stops_the_query_until_an_option_decides(tmp_path):
+def test_an_unclear_event_stops_the_query_until_an_option_decides(tmp_path, caplog):
     """It is older than the row, and no version has its position."""
     sent = change("c", 5000, 100, n=1), change("u", 6000, 110, n=2)
     unclear = change("u", 10, 110, n=3)
@@ -248,8 +248,10 @@ def test_an_unclear_event_stops_the_query_until_an_option_decides(tmp_path):
     assert intervals(history)[1:] == [(1, 2, 110, 111), (1, 3, 111, 112), (1, 4, 112, None)]
     ignoring = History(tmp_path / "ignore", unclearEvents="ignore")
     ignoring.apply(*sent)
+    caplog.clear()
     ignoring.apply(unclear)
     assert intervals(ignoring) == [(1, 1, 100, 110), (1, 2, 110, None)]
+    assert "1 unclear events were ignored, the first of the row with id = '1' at" in caplog.text
 
 
 def binlog(op, time, n, file="", pos=0):

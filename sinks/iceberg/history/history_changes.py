@@ -24,7 +24,17 @@ from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
     to_sortable,
 )
 from krishiv_spark.sinks.kept_values import LogTime
-from krishiv_spark.sinks.upserts import DELETES, KEPT, ORDER, PARTITION, PLACE, POSITION, READ, TIME
+from krishiv_spark.sinks.upserts import (
+    DELETES,
+    KEPT,
+    ORDER,
+    PARTITION,
+    PLACE,
+    POSITION,
+    READ,
+    TIME,
+    describe_values,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -32,8 +42,6 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.iceberg.history.history_spec import HistorySpec
 
 __all__ = ["HistoryChanges"]
-
-_MOST_TEXT = 60
 
 
 class HistoryChanges(EpochChanges):
@@ -172,8 +180,8 @@ class HistoryChanges(EpochChanges):
     def describe(self, change: int) -> str:
         """Return key, position and time of a change, by its number among the changes."""
         row = self._control.slice(change, 1)
-        keys = [f"{name} = {str(row[name][0])[:_MOST_TEXT]!r}" for name in self._spec.keys]
-        return f"{', '.join(keys)} at {row[PLACE][0]} of {row[TIME][0]}"
+        key = describe_values(self._spec.keys, (row[name][0] for name in self._spec.keys))
+        return f"{key} at {row[PLACE][0]} of {row[TIME][0]}"
 
     def list_positions(self, changes: Numbers) -> pa.Array:
         """Return the positions of changes, by their numbers among the changes; null for -1."""

@@ -8,6 +8,7 @@ and whole rows only where a row must be compared with another one or keeps value
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 __all__ = ["HistoryUpdate"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,11 @@ class HistoryUpdate(MergeOnRead):
     def _order_records(self, changes: HistoryChanges, events: Events) -> tuple[Events, Numbers]:
         rule = self._options.unclear_events
         found = find_new_changes(events, applies_unclear=rule == "apply")
-        if len(found.unclear) and rule != "ignore":
+        if len(found.unclear) and rule == "ignore":
+            first = changes.describe(int(found.unclear[0]) - events.stored)
+            text = "%s: %d unclear events were ignored, the first of the row with %s"
+            _log.warning(text, FORMAT, len(found.unclear), first)
+        elif len(found.unclear):
             first = changes.describe(int(found.unclear[0]) - events.stored)
             raise CommitRejected(
                 f"{FORMAT}: {len(found.unclear)} events are neither new nor repeated ones: their "

@@ -1,7 +1,7 @@
 """Rows whose key has changed, and the delete of the old key in an earlier epoch. Driver.
 
 The insert of the new key keeps values of the row with the old key (`unchanged_values`). If the
-epoch ended between the two, the key of that row is known no more. So the summary of an epoch
+epoch ended between the two, the key of that row is no longer known. So the summary of an epoch
 records, for each partition of the topic whose last event was a delete, the position of this delete,
 its key, and the snapshot before the epoch.
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 __all__ = [
+    "MOST_PARTITIONS",
     "LastDelete",
     "MovedRows",
     "find_last_deletes",
@@ -46,7 +47,8 @@ __all__ = [
     "write_moves",
 ]
 
-_MOST_PARTITIONS = 200
+MOST_PARTITIONS = 200
+"""Partitions of which a summary has entries; with more, it would grow with each epoch."""
 
 Moves: TypeAlias = "Mapping[str, LastDelete]"
 """The last delete of each partition that ended with one."""
@@ -119,7 +121,7 @@ def write_moves(
     }
     new = {name: LastDelete(one.position, one.key, snapshot) for name, one in moves.items()}
     every = {**new, **kept}
-    if not every or len(every) > _MOST_PARTITIONS:
+    if not every or len(every) > MOST_PARTITIONS:
         return {}
     texts = {
         name: [each.position, each.snapshot, _encode(each.key)] for name, each in every.items()

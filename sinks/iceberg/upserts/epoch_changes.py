@@ -268,7 +268,7 @@ class EpochChanges:
         stays = last.stays.copy()
         stays[last.winners[dropped]] = False
         keys = last.keys.filter(pa.array(~dropped))
-        rest.__dict__["_last"] = replace(
+        rest.__dict__["_last"] = replace(  # the value of a cached property
             last, keys=keys, winners=last.winners[~dropped], stays=stays
         )
         return rest

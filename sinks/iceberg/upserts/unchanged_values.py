@@ -12,7 +12,6 @@ its delete follows. Otherwise the value is lost, and the epoch is refused.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +25,7 @@ from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import CHANGE_TIME_KEY, POSITION_KEY, find_newest_entry
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.upserts.changed_keys import (
+    MOST_PARTITIONS,
     MovedRows,
     find_moved_rows,
     read_moves,
@@ -52,7 +52,9 @@ from krishiv_spark.sinks.kept_values import (
     list_kept,
     locate_values,
     to_rejection,
+    warn_repeated,
 )
+from krishiv_spark.sinks.upserts import describe_values
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -60,11 +62,8 @@ if TYPE_CHECKING:
 
 __all__ = ["complete_upserts", "describe_key", "read_ends", "write_positions"]
 
-_log = logging.getLogger(__name__)
 _Value = TypeVar("_Value")
 _ROW, _STORED = "_krishiv_row", "_krishiv_stored"
-_MOST_TEXT = 60
-_MOST_PARTITIONS = 200
 
 
 def complete_upserts(
@@ -140,13 +139,7 @@ def _check_required(rows: pa.Table, columns: pa.Schema, keys: Sequence[str]) -> 
 def _drop_repeated(rows: pa.Table, are_repeated: Flags, keys: Sequence[str]) -> pa.Table:
     if are_repeated.any():
         key = describe_key(rows, int(np.flatnonzero(are_repeated)[0]), keys)
-        _log.warning(
-            "%s: %d events that leave out values change nothing, the first of the row with %s: "
-            "they are repeated ones, and the row was deleted since",
-            FORMAT,
-            int(are_repeated.sum()),
-            key,
-        )
+        warn_repeated(FORMAT, int(are_repeated.sum()), key)
         rows = rows.filter(pa.array(~are_repeated))
     return rows
 
@@ -218,7 +211,7 @@ def write_positions(
     every = {name: end.position for name, end in known.items()}
     for name, position in positions.items():
         every[name] = max(every.get(name, 0), position)
-    if not every or len(every) > _MOST_PARTITIONS:
+    if not every or len(every) > MOST_PARTITIONS:
         return {}
     newest = {name: end.time for name, end in known.items() if end.time is not None}
     for name, time in times.items():
@@ -265,4 +258,4 @@ def _read_stored(
 
 def describe_key(rows: pa.Table, row: int, keys: Sequence[str]) -> str:
     """Return the key of a row, for messages."""
-    return ", ".join(f"{one} = {str(rows[one][row])[:_MOST_TEXT]!r}" for one in keys)
+    return describe_values(keys, (rows[one][row] for one in keys))
