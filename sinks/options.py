@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, TypeAlias
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from krishiv_spark.errors import CheckpointMismatch, OptionError
 from krishiv_spark.options import Options
@@ -16,9 +17,11 @@ from krishiv_spark.storage import StoreUrl
 from krishiv_spark.storage.storage import StorageOptions
 
 __all__ = [
+    "PROPERTY_PREFIX",
     "CheckpointOptions",
     "LogPlaceOptions",
     "RefreshOptions",
+    "TableProperties",
     "check_full_refresh",
     "log_in_checkpoint",
     "name_of_query",
@@ -28,6 +31,18 @@ __all__ = [
 # A pipeline has the checkpoints of a flow in this form; each full refresh begins the next one
 # (``FlowSystemMetadata.flowCheckpointsDirOpt``, ``SystemMetadata.getLatestCheckpointDir``).
 _VERSION = re.compile(r"(?P<flow>.*/_checkpoints/.+)/(?P<version>[0-9]{1,9})/?")
+
+
+PROPERTY_PREFIX = "tableproperty."
+"""Prefix of the options that are properties of a table that is created, in lower case."""
+
+
+def _strip_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
+    return {key[len(PROPERTY_PREFIX) :]: text for key, text in given.items()}
+
+
+TableProperties: TypeAlias = Annotated[Mapping[str, str], BeforeValidator(_strip_prefix)]
+"""The properties of a table that is created, by name."""
 
 
 class RefreshOptions(Options):

@@ -21,14 +21,10 @@ from pydantic import BaseModel, Field
 from krishiv_spark.delta.opening import open_table
 from krishiv_spark.delta.options import FORMAT
 from krishiv_spark.errors import (
-    CheckpointMismatch,
     CommitUnknown,
-    Fenced,
     LogError,
     OptionError,
-    SinkError,
 )
-from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, Ownership, Task
 from krishiv_spark.sinks.delta.epoch_commit import (
     DeltaCommit,
@@ -43,7 +39,7 @@ from krishiv_spark.sinks.delta.options import DeltaSinkOptions
 from krishiv_spark.sinks.delta.task_files import StagedDeltaFiles, TargetTable
 from krishiv_spark.sinks.delta.writer import DeltaWriter
 from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
-from krishiv_spark.sinks.participant import Participant
+from krishiv_spark.sinks.marked import MarkedTableParticipant
 from krishiv_spark.spark.query_target import QueryTarget
 from krishiv_spark.storage import Folder
 from krishiv_spark.storage.paths import FileName
@@ -120,7 +116,7 @@ class DeltaRoute(LoggedWriter[StagedForDelta, TargetTable]):
         )
 
 
-class DeltaParticipant(Participant[StagedForDelta]):
+class DeltaParticipant(MarkedTableParticipant[StagedForDelta]):
     """A participant that commits one version for each epoch, with its mark.
 
     Args:
@@ -129,11 +125,16 @@ class DeltaParticipant(Participant[StagedForDelta]):
     """
 
     staged_type = StagedForDelta
-    may_lose = False
+    format_name = FORMAT
 
     def __init__(self, options: DeltaSinkOptions, *, replaces: bool) -> None:
         self._options = options
         self._replaces = replaces
+
+    @property
+    def table(self) -> str:
+        """The path of the table, for messages."""
+        return self._options.path
 
     def prepare(
         self,
@@ -159,35 +160,16 @@ class DeltaParticipant(Participant[StagedForDelta]):
         identity = str(table.metadata().id)
         return [StagedForDelta(table=identity, file=name, replaces=self._replaces)]
 
-    def finish(self, epoch: Epoch, staged: Sequence[StagedForDelta]) -> None:
-        """Driver: commit the version, unless the table has the epoch.
+    def commit(self, epoch: Epoch, staged: Sequence[StagedForDelta]) -> None:
+        """Driver: commit the version of an epoch.
 
         Raises:
-            CommitUnknown: If the table does not accept it now, staged files were deleted, or the
-                store does not respond.
-            CheckpointMismatch: If the table has another epoch of this number, or a later one.
+            CommitUnknown: If staged files were deleted.
         """
-        if not staged or self.is_finished(epoch):
-            return
-        self._check_number_is_free(epoch)
-        try:
-            files = [one for item in staged for one in self._read_files(item)]
-            self._check_files_exist(epoch, files)
-            # `prepare` has returned one item for the whole epoch.
-            DeltaCommit(self._options, epoch, files, replaces=staged[0].replaces).run()
-        except Fenced:
-            if not self.is_finished(epoch):  # another driver may have finished it meanwhile
-                raise
-        except CommitUnknown:
-            raise
-        except (OSError, SinkError) as error:
-            if self._is_finished_meanwhile(epoch):
-                return
-            raise CommitUnknown(
-                f"{FORMAT}: epoch {epoch.number}: its intent is logged, but table "
-                f"{self._options.path} does not accept it: {error}. Correct the table and restart "
-                "the query, which retries it; or see 'krishiv-spark log resolve --assume'"
-            ) from error
+        files = [one for item in staged for one in self._read_files(item)]
+        self._check_files_exist(epoch, files)
+        # `prepare` has returned one item for the whole epoch.
+        DeltaCommit(self._options, epoch, files, replaces=staged[0].replaces).run()
         self._delete_lists(staged)
 
     def _read_files(self, item: StagedForDelta) -> list[StagedDeltaFiles]:
@@ -213,7 +195,7 @@ class DeltaParticipant(Participant[StagedForDelta]):
             CommitUnknown: If one is missing, and no other driver has finished the epoch meanwhile.
         """
         missing = list_missing(self._options, files)
-        if missing and not self._is_finished_meanwhile(epoch):
+        if missing and not self.is_finished_meanwhile(epoch):
             raise CommitUnknown(
                 f"{FORMAT}: epoch {epoch.number}: its intent is logged, but {len(missing)} staged "
                 f"files of {self._options.path} are missing, such as {missing[0]!r}: VACUUM ran "
@@ -221,22 +203,6 @@ class DeltaParticipant(Participant[StagedForDelta]):
                 "changed. Restore the files and restart the query; or 'krishiv-spark log resolve "
                 "--assume aborted' stages the epoch again, and rows that other targets have "
                 "committed are there twice"
-            )
-
-    def _is_finished_meanwhile(self, epoch: Epoch) -> bool:
-        with suppress(OSError, SinkError):  # the caller raises the first error instead
-            return self.is_finished(epoch)
-        return False
-
-    def _check_number_is_free(self, epoch: Epoch) -> None:
-        found = self._committed(epoch.query)
-        if found is not None and found.epoch >= epoch.number:
-            raise CheckpointMismatch(
-                f"table {self._options.path} has epoch {found.epoch} of query {epoch.query}, and "
-                f"there is no sign that it has epoch {epoch.number} as the epoch log records it: "
-                "the log was restored from an older copy, or another driver is ahead; if so, stop "
-                "that driver. The table was not changed: put the newest checkpoint and log back "
-                "and restart the query"
             )
 
     def is_finished(self, epoch: Epoch) -> bool:
@@ -257,77 +223,17 @@ class DeltaParticipant(Participant[StagedForDelta]):
 
     def newest_epoch(self, query: str) -> CommittedEpoch | None:
         """Planner: return the epoch of the table's mark."""
-        return self._committed(query)
-
-    def contains(self, epoch: Epoch, staged: Sequence[StagedForDelta]) -> bool | None:
-        """Planner: return True if the table has the epoch; None if the epoch has no rows for it."""
-        if not staged:
-            return None
-        found = self._committed(epoch.query)
-        return found is not None and found.epoch >= epoch.number
-
-    def verify_committed_target(self, epoch: Epoch, staged: Sequence[StagedForDelta]) -> None:
-        """Planner: check that the table is the one that the epoch was committed to.
-
-        Raises:
-            LogError: If the table was recreated since.
-        """
-        now = str(open_table(self._options).metadata().id)
-        if any(item.table != now for item in staged):
-            raise LogError(
-                f"epoch {epoch.number} of query {epoch.query} was written to the previous table "
-                f"{self._options.path}, which has since been removed or recreated. Nothing was "
-                "written. 'krishiv-spark log resolve --assume aborted' writes the epoch again; "
-                "'--assume committed' skips it"
-            )
-
-    def verify_empty_log(self, query: str) -> None:
-        """Planner: check that a query without a log has no epoch in the table.
-
-        Raises:
-            LogError: If the table has an epoch of the query.
-        """
-        found = self._committed(query)
-        if found is not None:
-            raise LogError(
-                f"table {self._options.path} has epoch {found.epoch} of query {query}, but its "
-                "epoch log is empty: the log was removed, or the option 'epochLog' has changed; "
-                f"put it back, or use {NEW_CHECKPOINT}"
-            )
-
-    # --- operator
-
-    def force_outcome(
-        self, epoch: Epoch, staged: Sequence[StagedForDelta], *, committed: bool
-    ) -> None:
-        """Operator: commit the epoch if `committed`; a committed version is never removed.
-
-        Raises:
-            SinkError: If the epoch is in the table and `committed` is False.
-        """
-        if committed:
-            self.finish(epoch, staged)
-        elif self.is_finished(epoch):
-            raise SinkError(
-                f"table {self._options.path} has epoch {epoch.number} of query {epoch.query}: "
-                "restore the version before it first (RESTORE TABLE)"
-            )
-
-    def verify_adoption(self, query: str, epoch: int) -> None:
-        """Operator: check that the table's epoch is not newer than that of the log.
-
-        Raises:
-            LogError: If it is newer: the epochs up to it would be skipped.
-        """
-        found = self._committed(query)
-        if found is not None and found.epoch > epoch:
-            raise LogError(
-                f"table {self._options.path} has epoch {found.epoch} of query {query}, and would "
-                f"skip the epochs after {epoch} up to that one: use {NEW_CHECKPOINT}"
-            )
-
-    def _committed(self, query: str) -> CommittedEpoch | None:
         return read_mark(self._options, open_table(self._options), query)
+
+    def is_elsewhere(self, staged: Sequence[StagedForDelta]) -> bool:
+        """Planner: return True if the table was recreated."""
+        now = str(open_table(self._options).metadata().id)
+        return any(item.table != now for item in staged)
+
+    def describe_undo(self, query: str) -> str:
+        """Operator: return how an epoch is removed."""
+        del query
+        return "restore the version before it, by RESTORE TABLE"
 
     def _delete_lists(self, staged: Sequence[StagedForDelta]) -> None:
         """Delete the lists of intents; best effort."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import Field, field_validator
 
 from krishiv_spark.delta.options import DeltaOptions
 from krishiv_spark.options import ByteSize, DistinctNames, Duration
 from krishiv_spark.runtime.retry import Backoff
-from krishiv_spark.sinks.options import CheckpointOptions
+from krishiv_spark.sinks.options import PROPERTY_PREFIX, CheckpointOptions, TableProperties
 
 __all__ = ["DeltaSinkOptions"]
 
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.01, 2.0
-
-_PROPERTY = "tableproperty."
 
 
 _UPSERTS = (
@@ -30,21 +28,17 @@ _REPLACED = (
 _MAINTENANCE = "run delta-spark's OPTIMIZE, or deltalake's, beside the query"
 
 
-def _strip_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
-    return {key[len(_PROPERTY) :]: text for key, text in given.items()}
-
-
 class DeltaSinkOptions(DeltaOptions, CheckpointOptions):
     """Options of the sink."""
 
     collects_prefixes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **CheckpointOptions.collects_prefixes,
-        "table_properties": (_PROPERTY,),
+        "table_properties": (PROPERTY_PREFIX,),
     }
 
     foreign: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
-            ("keycolumns", "opcolumn", "ordercolumn", "orderscope", "updatemode"),
+            ("keycolumns", "opcolumn", "ordercolumn", "orderscope", "upsertmode"),
             f"upserts are not supported: {_UPSERTS}",
         ),
         **dict.fromkeys(
@@ -78,7 +72,7 @@ class DeltaSinkOptions(DeltaOptions, CheckpointOptions):
         description="Action for a missing table: create it with the columns of the rows "
         "(`ifMissing`), or fail (`never`).",
     )
-    table_properties: Annotated[Mapping[str, str], BeforeValidator(_strip_prefix)] = Field(
+    table_properties: TableProperties = Field(
         default={},
         validation_alias="tableProperty.*",
         description="Properties of a table that is created: "

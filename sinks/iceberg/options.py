@@ -16,13 +16,11 @@ from krishiv_spark.options.topic_names import name_by_topic
 from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sinks.change_options import KeyedChangeOptions
 from krishiv_spark.sinks.numbered import JobNumber
-from krishiv_spark.sinks.options import CheckpointOptions
+from krishiv_spark.sinks.options import PROPERTY_PREFIX, CheckpointOptions, TableProperties
 
 __all__ = ["IcebergSinkOptions"]
 
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.02, 2.0
-
-_PROPERTY = "tableproperty."
 
 
 def _parse_count_or_all(given: object) -> object:
@@ -53,10 +51,6 @@ ExpectedSnapshot = Annotated[int | Literal["none"], BeforeValidator(_parse_snaps
 """The id of the snapshot that must be the newest, or ``none``."""
 
 
-def _strip_prefix(given: Mapping[str, str]) -> Mapping[str, str]:
-    return {key[len(_PROPERTY) :]: text for key, text in given.items()}
-
-
 class IcebergSinkOptions(IcebergOptions, CheckpointOptions, KeyedChangeOptions):
     """Options of the Iceberg sink."""
 
@@ -67,13 +61,13 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, KeyedChangeOptions):
         **IcebergOptions.collects_prefixes,
         **CheckpointOptions.collects_prefixes,
         **KeyedChangeOptions.collects_prefixes,
-        "table_properties": (_PROPERTY,),
+        "table_properties": (PROPERTY_PREFIX,),
     }
 
     mode: Literal["append", "upsert", "scd2"] = Field(
         default="append",
         description="Append the rows (`append`), replace rows with the same key (`upsert`), or "
-        "keep all versions of a row (`scd2`, see [history](change-data.md#history)).",
+        "keep all versions of a row (`scd2`, see [history](history.md)).",
     )
     order_scope: Literal["epoch", "table"] = Field(
         default="epoch",
@@ -95,7 +89,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, KeyedChangeOptions):
         description="With `scd2` and `changeFormat`: action for an event that is neither newer "
         "than the newest version of its row nor known by its position, as after a move to a server "
         "whose clock is behind: `fail`, `apply` it as the newest change, or `ignore` it. See "
-        "[another server](change-data.md#another-server).",
+        "[another server](history.md#another-server).",
     )
     valid_from_column: str = Field(
         default="valid_from",
@@ -171,7 +165,7 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, KeyedChangeOptions):
         description="Action for a warehouse that was copied or moved with its SQLite catalog: "
         "`refuse` it, or `allow` writes to the original folder.",
     )
-    table_properties: Annotated[Mapping[str, str], BeforeValidator(_strip_prefix)] = Field(
+    table_properties: TableProperties = Field(
         default={},
         validation_alias="tableProperty.*",
         description="Properties of a table that is created: "
@@ -215,10 +209,6 @@ class IcebergSinkOptions(IcebergOptions, CheckpointOptions, KeyedChangeOptions):
         default=None,
         description="Number of older metadata files to keep, or `all`: the table's "
         "`write.metadata.previous-versions-max`.",
-    )
-    checkpoint_location: str | None = Field(
-        default=None,
-        description="Spark's own option. It enables [progress for others](iceberg.md#writing).",
     )
     commit_timeout: Duration = Field(
         default=60_000,

@@ -20,24 +20,20 @@ from pydantic import BaseModel, Field
 from typing_extensions import Self
 
 from krishiv_spark.errors import (
-    CheckpointMismatch,
     CommitRejected,
-    CommitUnknown,
-    Fenced,
     LogError,
     OptionError,
     SchemaError,
-    SinkError,
 )
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import OwnFiles
-from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, Ownership, Task
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, TaskTableSpec
 from krishiv_spark.sinks.iceberg.writer import IcebergWriter
 from krishiv_spark.sinks.logged_writer import Examiner, LogView
-from krishiv_spark.sinks.participant import Participant, Replay
+from krishiv_spark.sinks.marked import MarkedTableParticipant
+from krishiv_spark.sinks.participant import Replay
 from krishiv_spark.sinks.topic_route import TopicRoute, TopicTable
 from krishiv_spark.spark.query_target import QueryTarget
 
@@ -179,7 +175,7 @@ def _of_task(staged: StagedDataFiles) -> StagedForTable:
     )
 
 
-class IcebergParticipant(Participant[StagedForTable]):
+class IcebergParticipant(MarkedTableParticipant[StagedForTable]):
     """A participant that commits one snapshot for each epoch, with the epoch's property.
 
     Args:
@@ -188,11 +184,16 @@ class IcebergParticipant(Participant[StagedForTable]):
     """
 
     staged_type = StagedForTable
-    may_lose = False
+    format_name = FORMAT
 
     def __init__(self, options: IcebergSinkOptions, committer: IcebergCommitter) -> None:
         self._options = options
         self._committer = committer
+
+    @property
+    def table(self) -> str:
+        """The name of the table, for messages."""
+        return self._options.table_name
 
     def prepare(
         self,
@@ -223,56 +224,16 @@ class IcebergParticipant(Participant[StagedForTable]):
         check_staged_exist(table.io, reported)
         return [write_intent_files(table, reported, mode)]
 
-    def finish(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
-        """Driver: commit the snapshot, unless the table has the epoch.
-
-        Raises:
-            CommitUnknown: If the table does not accept it now, or the catalog does not respond.
-            CheckpointMismatch: If the table has another epoch of this number, or a later one.
-        """
-        if not staged or self.is_finished(epoch):
-            return
-        self._check_number_is_free(epoch)
+    def commit(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
+        """Driver: commit the snapshot of an epoch."""
         table = self._committer.table()
         mode = read_mode(staged[0])  # `prepare` has returned one item for the whole epoch
-        try:
-            self._committer.finish(epoch, [read_intent_files(table, item) for item in staged], mode)
-        except Fenced:
-            if not self.is_finished(epoch):  # another driver may have finished it meanwhile
-                raise
-        except CommitUnknown:
-            raise
-        except (OSError, SinkError) as error:
-            if self._is_finished_meanwhile(epoch):
-                return
-            raise CommitUnknown(
-                f"{FORMAT}: epoch {epoch.number}: its intent is logged, but table "
-                f"{self._options.table_name} does not accept it: {error}. Correct the table and "
-                "restart the query, which retries it; or see 'krishiv-spark log resolve "
-                "--assume'"
-            ) from error
+        self._committer.finish(epoch, [read_intent_files(table, item) for item in staged], mode)
         delete_intent_files(table, staged)
 
-    def _is_finished_meanwhile(self, epoch: Epoch) -> bool:
-        """Return True if another driver has finished the epoch and deleted its manifest.
-
-        This driver may have been paused since it loaded the table.
-        """
+    def forget_table(self) -> None:
+        """Driver: load the table again the next time."""
         self._committer.forget_table()
-        with suppress(OSError, SinkError):  # the caller raises the first error instead
-            return self.is_finished(epoch)
-        return False
-
-    def _check_number_is_free(self, epoch: Epoch) -> None:
-        found = self._committer.read_committed(epoch.query)
-        if found is not None and found.epoch >= epoch.number:
-            raise CheckpointMismatch(
-                f"table {self._options.table_name} has epoch {found.epoch} of query "
-                f"{epoch.query}, and there is no sign that it has epoch {epoch.number} as the "
-                "epoch log records it: the log was restored from an older copy, or another "
-                "driver is ahead; if so, stop that driver. The table was not changed: put the "
-                "newest checkpoint and log back and restart the query"
-            )
 
     def is_finished(self, epoch: Epoch) -> bool:
         """Driver: return True if the table has this epoch, by its number and digest.
@@ -310,27 +271,10 @@ class IcebergParticipant(Participant[StagedForTable]):
         """Planner: return the epoch of the table's property; the table was just loaded."""
         return self._committer.read_committed(query)
 
-    def contains(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> bool | None:
-        """Planner: return True if the table has the epoch; None if the epoch has no rows for it."""
-        if not staged:
-            return None
-        found = self._committer.read_committed(epoch.query)
-        return found is not None and found.epoch >= epoch.number
-
-    def verify_committed_target(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
-        """Planner: check that the table is the one that the epoch was committed to.
-
-        Raises:
-            LogError: If the table was recreated since.
-        """
+    def is_elsewhere(self, staged: Sequence[StagedForTable]) -> bool:
+        """Planner: return True if the table was recreated."""
         now = str(self._committer.table().metadata.table_uuid)
-        if any(item.table != now for item in staged):
-            raise LogError(
-                f"epoch {epoch.number} of query {epoch.query} was written to the previous table "
-                f"{self._options.table_name}, which has since been removed or recreated. "
-                "Nothing was written. 'krishiv-spark log resolve --assume aborted' writes the "
-                "epoch again; '--assume committed' skips it"
-            )
+        return any(item.table != now for item in staged)
 
     def verify_empty_log(self, query: str) -> None:
         """Planner: check that a query without a log has no epoch in the table, and enrol it.
@@ -338,13 +282,7 @@ class IcebergParticipant(Participant[StagedForTable]):
         Raises:
             LogError: If the table has an epoch of the query.
         """
-        found = self._committer.read_committed(query)
-        if found is not None:
-            raise LogError(
-                f"table {self._options.table_name} has epoch {found.epoch} of query {query}, but "
-                "its epoch log is empty: the log was removed, or the option 'epochLog' has "
-                f"changed; put it back, or use {NEW_CHECKPOINT}"
-            )
+        super().verify_empty_log(query)
         self._committer.enrol(query)  # before the log has an owner
 
     def sweep(self, query: str, generation: int, *, clean: bool) -> None:
@@ -354,35 +292,12 @@ class IcebergParticipant(Participant[StagedForTable]):
 
     # --- operator
 
-    def force_outcome(
-        self, epoch: Epoch, staged: Sequence[StagedForTable], *, committed: bool
-    ) -> None:
-        """Operator: commit the epoch if `committed`; a committed snapshot is never removed.
-
-        Raises:
-            SinkError: If the epoch is in the table and `committed` is False.
-        """
-        if committed:
-            self.finish(epoch, staged)
-        elif self.is_finished(epoch):
-            raise SinkError(
-                f"table {self._options.table_name} has epoch {epoch.number} of query "
-                f"{epoch.query}: first roll the table back to the snapshot before it, and "
-                f"remove the property 'krishiv.epoch.{epoch.query}'"
-            )
-
-    def verify_adoption(self, query: str, epoch: int) -> None:
-        """Operator: check that the table's epoch is not newer than that of the log.
-
-        Raises:
-            LogError: If it is newer: the epochs up to it would be skipped.
-        """
-        found = self._committer.read_committed(query)
-        if found is not None and found.epoch > epoch:
-            raise LogError(
-                f"table {self._options.table_name} has epoch {found.epoch} of query {query}, and "
-                f"would skip the epochs after {epoch} up to that one: use {NEW_CHECKPOINT}"
-            )
+    def describe_undo(self, query: str) -> str:
+        """Operator: return how an epoch is removed."""
+        return (
+            "roll the table back to the snapshot before it, and remove the property "
+            f"'krishiv.epoch.{query}'"
+        )
 
     def plan_replay(self, replay: Replay) -> list[str]:
         """Operator: describe the snapshots that are undone. See `Rollback`."""

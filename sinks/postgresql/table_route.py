@@ -22,13 +22,10 @@ from pydantic import BaseModel, StringConstraints
 from krishiv_spark.errors import (
     CheckpointMismatch,
     CommitRejected,
-    CommitUnknown,
     KrishivError,
-    LogError,
     OptionError,
 )
 from krishiv_spark.messages.exception_chains import raise_alone
-from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.postgresql.catalog import has_table
 from krishiv_spark.postgresql.connection import (
     DatabaseTransaction,
@@ -39,7 +36,8 @@ from krishiv_spark.postgresql.names import TableName
 from krishiv_spark.postgresql.options import FORMAT
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, OutputMode, Ownership, Task
 from krishiv_spark.sinks.logged_writer import Examiner, LoggedWriter, LogView
-from krishiv_spark.sinks.participant import LostIntentError, Participant
+from krishiv_spark.sinks.marked import MarkedParticipant
+from krishiv_spark.sinks.participant import LostIntentError
 from krishiv_spark.sinks.postgresql.change_queries import Effect
 from krishiv_spark.sinks.postgresql.marks import Marks
 from krishiv_spark.sinks.postgresql.moving import move_rows
@@ -168,7 +166,7 @@ class PostgresqlRoute(LoggedWriter[StagedForPostgresql, StagingPlan]):
         raise OptionError(f"{FORMAT}: query {query} has no epoch log: the table has its epochs")
 
 
-class PostgresqlParticipant(Participant[StagedForPostgresql]):
+class PostgresqlParticipant(MarkedParticipant[StagedForPostgresql]):
     """A participant that moves the rows of an epoch in one transaction with its mark.
 
     Args:
@@ -177,10 +175,16 @@ class PostgresqlParticipant(Participant[StagedForPostgresql]):
     """
 
     staged_type = StagedForPostgresql
+    format_name = FORMAT
 
     def __init__(self, options: PostgresqlSinkOptions, mode: OutputMode) -> None:
         self._options = options
         self._mode = mode
+
+    @property
+    def table(self) -> str:
+        """The name of the table, for messages."""
+        return str(self._options.table_name)
 
     def prepare(
         self,
@@ -233,11 +237,7 @@ class PostgresqlParticipant(Participant[StagedForPostgresql]):
         except (CheckpointMismatch, LostIntentError):
             raise
         except KrishivError as error:
-            raise CommitUnknown(
-                f"{FORMAT}: epoch {epoch.number}: its intent is logged, but table "
-                f"{self._options.table_name} does not accept it: {error}. Correct the cause and "
-                "restart the query, which retries it; or see 'krishiv-spark log resolve --assume'"
-            ) from error
+            raise self.refuse_intent(epoch, error) from error
         self.abandon(epoch)
 
     def _finish(
@@ -263,7 +263,7 @@ class PostgresqlParticipant(Participant[StagedForPostgresql]):
         transaction.commit()
 
     def _check_same(self, epoch: Epoch, found: CommittedEpoch) -> None:
-        if found.epoch == epoch.number and found.digest != epoch.digest:
+        if _is_another(found, epoch):
             raise CheckpointMismatch(
                 f"{FORMAT}: table {self._options.table_name} has another epoch {epoch.number} of "
                 f"query {epoch.query} than the epoch log: the log was restored from an older copy. "
@@ -290,9 +290,9 @@ class PostgresqlParticipant(Participant[StagedForPostgresql]):
         move_rows(transaction, marks.table, tables, staged[0].effect, epoch.query)
 
     def is_finished(self, epoch: Epoch) -> bool:
-        """Driver: return True if the table has this epoch or a later one."""
+        """Driver: return True if the table has this epoch, by number and digest, or a later one."""
         found = self.newest_epoch(epoch.query)
-        return found is not None and found.epoch >= epoch.number
+        return found is not None and found.epoch >= epoch.number and not _is_another(found, epoch)
 
     def discard(self, staged: Sequence[StagedForPostgresql]) -> None:
         """Anywhere: drop staging tables. Best effort."""
@@ -318,20 +318,6 @@ class PostgresqlParticipant(Participant[StagedForPostgresql]):
             name = resolve_name(transaction, self._options)
             return Marks(name).read(transaction, query)
 
-    def verify_empty_log(self, query: str) -> None:
-        """Planner: check that a query without a log has no epoch in the table.
-
-        Raises:
-            LogError: If the table has an epoch of the query.
-        """
-        found = self.newest_epoch(query)
-        if found is not None:
-            raise LogError(
-                f"table {self._options.table_name} has epoch {found.epoch} of query {query}, but "
-                "its epoch log is empty: the log was removed, or the option 'epochLog' has "
-                f"changed; put it back, or use {NEW_CHECKPOINT}"
-            )
-
     def sweep(self, query: str, generation: int, *, clean: bool) -> None:
         """Planner: drop the staging tables of earlier generations."""
         if not clean:
@@ -356,6 +342,12 @@ class PostgresqlParticipant(Participant[StagedForPostgresql]):
                 self.finish(epoch, staged)
         elif not self.is_finished(epoch):
             drop_tables(self._options, _tables_of(staged))
+
+
+def _is_another(found: CommittedEpoch, epoch: Epoch) -> bool:
+    """Return True if an epoch of the same number has other rows; False if that is not known."""
+    is_known = None not in {found.digest, epoch.digest}
+    return found.epoch == epoch.number and is_known and found.digest != epoch.digest
 
 
 def _tables_of(staged: Sequence[StagedForPostgresql]) -> list[TableName]:

@@ -17,9 +17,11 @@ from pg_server import open_killable
 from postgres import PASSWORD, require_programs
 
 from krishiv_spark.errors import (
+    CheckpointMismatch,
     CommitRejected,
     CommitUnknown,
     Fenced,
+    LogError,
     OptionError,
     SchemaError,
     StorageError,
@@ -691,6 +693,35 @@ def test_an_intent_outlives_a_crash_of_the_server_and_is_finished_once(server, d
         assert ids(database) == [1, 2]
     assert part.is_finished(epoch)
     assert database.run("SELECT name::text FROM orders WHERE id = 1") == [(uuid,)]
+
+
+def test_another_epoch_of_the_same_number_is_not_taken_for_a_finished_one(database):
+    database.run("CREATE TABLE orders (id bigint, name text)")
+    route = make_route(database, ROWS.schema)
+    part = participant_of(route)
+    first = Epoch(QUERY, 0, 1, PlannedOffsets.of_rows(0, 3, 1))
+    other = Epoch(QUERY, 0, 2, PlannedOffsets.of_rows(0, 3, 2))
+    part.finish(first, part.prepare(first, stage_route(route, ROWS, 0, 1), ()))
+    assert part.is_finished(first)
+    assert not part.is_finished(other)
+    with pytest.raises(CheckpointMismatch, match="has another epoch 0"):
+        part.finish(other, stage_route(route, ROWS, 0, 2))
+    assert part.is_finished(Epoch(QUERY, 0))  # an operator's, without offsets
+
+
+def test_an_older_log_is_not_adopted_and_an_older_table_lacks_its_epochs(database):
+    database.run("CREATE TABLE orders (id bigint, name text)")
+    route = make_route(database, ROWS.schema)
+    part, epoch = participant_of(route), Epoch(QUERY, 3, generation=1)
+    whole = part.prepare(epoch, stage_route(route, ROWS, 3, 1), ())
+    part.finish(epoch, whole)
+    with pytest.raises(LogError, match="would skip the epochs after 2"):
+        part.verify_adoption(QUERY, 2)
+    part.verify_adoption(QUERY, 3)
+    assert part.contains(epoch, whole)
+    database.run("DROP TABLE krishiv_epochs")
+    assert part.contains(epoch, whole) is False
+    assert part.contains(epoch, ()) is None
 
 
 def test_rows_that_the_table_refuses_are_refused_before_the_intent(database):
