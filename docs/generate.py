@@ -29,6 +29,7 @@ from docs.tables import (
     table,
 )
 from krishiv_spark import errors
+from krishiv_spark.changes.options import ChangeOptions
 from krishiv_spark.datasource import KrishivDataSource
 from krishiv_spark.formats import every_format
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
@@ -47,9 +48,6 @@ from krishiv_spark.jobs.models import (
 )
 from krishiv_spark.kafka.client import KafkaFailedError, KafkaRefusedError
 from krishiv_spark.kafka.records.scanner import RecordError
-from krishiv_spark.kafka.schemas.avro.avro_derive import DERIVED_TYPES
-from krishiv_spark.kafka.schemas.json_schema.json_schema_encode import DERIVED_JSON_TYPES
-from krishiv_spark.kafka.schemas.protobuf.protobuf_derive import DERIVED_PROTO_TYPES
 from krishiv_spark.metrics.definitions import METRICS
 from krishiv_spark.options import Options
 from krishiv_spark.parquet.footers import (
@@ -63,7 +61,7 @@ from krishiv_spark.queries.failures import may_pass
 from krishiv_spark.sinks.fanout.dead_letter_options import DeadLetterOptions
 from krishiv_spark.sinks.fanout.dead_letters import TooManyBadRecords
 from krishiv_spark.sinks.numbered import NumberedJobOptions
-from krishiv_spark.sinks.options import LogPlaceOptions
+from krishiv_spark.sinks.options import CheckpointOptions, LogPlaceOptions
 from krishiv_spark.sinks.participant import LostIntentError
 from krishiv_spark.sources.base import SourceOptions
 from krishiv_spark.sources.iceberg.planner import ChangedRowsError
@@ -169,7 +167,9 @@ def format_tables(source: type[KrishivDataSource]) -> dict[str, str]:
     reader = source.reader_type.options_type if source.reader_type else None
     writer = source.writer_type.options_type if source.writer_type else None
     of_sources = _common_fields(reader, SourceOptions) if reader else set()
-    of_sinks = _OF_BATCHES | (_common_fields(writer, LogPlaceOptions) if writer else set())
+    of_sinks = {*_OF_BATCHES}
+    for shared in (LogPlaceOptions, CheckpointOptions, ChangeOptions):
+        of_sinks |= _common_fields(writer, shared) if writer else set()
     if reader:
         tables[f"{name}.source"] = options_table(reader)
         tables[f"{name}.source-own"] = options_table(reader, without=of_sources)
@@ -306,7 +306,6 @@ def blocks() -> dict[str, str]:
     }
     tables |= {f"error.{error.__name__}": error_block(error) for error in ERRORS}
     tables["metrics"] = metrics_table()
-    tables["schemas.written"] = written_types_table()
     for name, part in JOB_PARTS.items():
         tables[name] = keys_table(part)
     tables["shared.source"] = options_table(SourceOptions)
@@ -314,43 +313,9 @@ def blocks() -> dict[str, str]:
     for source in every_format():
         tables |= format_tables(source)
     tables["dead-letters"] = options_table(DeadLetterOptions, without=LogPlaceOptions.model_fields)
+    tables["changes.sink"] = options_table(ChangeOptions, without=Options.model_fields)
     tables["batches.sink"] = options_table(NumberedJobOptions, without=Options.model_fields)
     return {**tables, **storage_tables()}
-
-
-def written_types_table() -> str:
-    """Return the types of schemas that the Kafka sink derives from columns, for each form."""
-    rows: dict[str, list[str]] = {}
-    forms = (
-        [(name, _show_avro(avro)) for name, _, avro in DERIVED_TYPES],
-        [(name, f"`{proto.rpartition('.')[2]}`") for name, _, proto in DERIVED_PROTO_TYPES],
-        [(name, _show_json(schema)) for name, _, schema in DERIVED_JSON_TYPES],
-    )
-    for place, form in enumerate(forms):
-        for name, shown in form:
-            rows.setdefault(f"`{name}`", [""] * len(forms))[place] = shown
-    more = [
-        ["`DECIMAL(p, s)`", "`bytes`, `decimal(p, s)`", "", "`number`"],
-        ["`ARRAY<T>`", "`array` of T", "`repeated` T", "`array` of T"],
-        [
-            "`MAP<STRING, T>`",
-            "`map` of T",
-            "`map<string, T>`",
-            "`object`, `additionalProperties` T",
-        ],
-        ["`STRUCT<...>`", "`record`", "a nested message", "`object`"],
-        ["nullable T", "`[null, T]`, default null", "`optional` T", "T, not `required`"],
-    ]
-    head = ["Spark", "Avro", "Protobuf", "JSON Schema"]
-    return table(head, [*([name, *shown] for name, shown in rows.items()), *more])
-
-
-def _show_avro(avro: Any) -> str:
-    return f"`{avro}`" if isinstance(avro, str) else f"`{avro['type']}`, `{avro['logicalType']}`"
-
-
-def _show_json(schema: Any) -> str:
-    return ", ".join(f"`{each}`" for each in schema.values())
 
 
 def storage_tables() -> dict[str, str]:

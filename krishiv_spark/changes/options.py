@@ -118,8 +118,8 @@ class ChangeOptions(Options):
     change_format: Literal["debezium"] | None = Field(
         default=None,
         description="`debezium`: the rows are Kafka's columns `key` and `value` (and `topic`, "
-        "`partition`, `offset`), with [change events](change-data.md) in JSON or Avro. Needs "
-        "`mode` = `upsert` or `scd2`.",
+        "`partition`, `offset`), with change events in JSON or Avro. Needs `mode` = `upsert`, or "
+        "`scd2` of krishiv-iceberg.",
     )
     registry: Annotated[RegistrySettings | None, BeforeValidator(_parse_registry)] = Field(
         default=None,
@@ -129,9 +129,9 @@ class ChangeOptions(Options):
     )
     table_schema: Fields = Field(
         default=(),
-        description="With `changeFormat`: columns of a table that is created or gets new ones, "
-        "as `id BIGINT, name STRING`. Default: those of the table, or of the schemas of the "
-        "first events.",
+        description="Columns of a table that is created or gets new ones, as `id BIGINT, name "
+        "STRING`. Default: those of the table; of krishiv-iceberg also [those of the "
+        "events](change-data.md#tables-from-the-schemas-of-events).",
     )
     decimal_format: Literal["precise", "string"] = Field(
         default="precise",

@@ -7,7 +7,10 @@ import textwrap
 import pytest
 from wheels import ROOT
 
-from krishiv_spark.formats import every_format
+from krishiv_spark.formats import every_format, route_names
+from krishiv_spark.kafka.schemas.avro.avro_derive import DERIVED_TYPES
+from krishiv_spark.kafka.schemas.json_schema.json_schema_encode import DERIVED_JSON_TYPES
+from krishiv_spark.kafka.schemas.protobuf.protobuf_derive import DERIVED_PROTO_TYPES
 from krishiv_spark.sinks.fanout.dead_letter_options import DeadLetterOptions
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
@@ -77,3 +80,32 @@ def test_a_recipe_is_short_and_found(page):
     name = page.name
     assert name == "README.md" or f"]({name})" in (page.parent / "README.md").read_text()
     assert f"guides/{name}" in (ROOT / "mkdocs.yml").read_text()
+
+
+def test_the_page_of_the_fan_out_names_all_formats_that_can_be_routes():
+    bullets = (ROOT / "docs" / "fanout.md").read_text().split("\n* ")
+    line = next(text for text in bullets if text.startswith("**Routes**"))
+    assert set(re.findall(r"`(krishiv-\w+)`", line)) == set(route_names())
+
+
+def test_a_derived_schema_has_the_first_type_of_each_cell():
+    """As the page states, with its exceptions."""
+    page = (ROOT / "docs" / "kafka-schemas.md").read_text()
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
+    cells = {row[0].strip(" `"): row[1:] for row in rows}
+    others, numbers = {"TINYINT", "SMALLINT", "VOID"}, {"INT", "FLOAT"}
+    forms = (
+        (DERIVED_TYPES, others),
+        (DERIVED_PROTO_TYPES, others),
+        (DERIVED_JSON_TYPES, others | numbers),
+    )
+    for column, (derived, exceptions) in enumerate(forms):
+        for name, _, form in derived:
+            if name in exceptions:
+                continue
+            words = re.findall(r"[\w-]+", cells[name][column])
+            text = form.rpartition(".")[2] if isinstance(form, str) else None
+            if isinstance(form, dict):
+                text = form.get("logicalType", form["type"])
+                assert set(form.values()) <= {text, *words, form["type"]}
+            assert words[0] == text, name
