@@ -21,7 +21,7 @@ from krishiv_spark.iceberg.commit_rules import check_expiry, check_sequence_numb
 from krishiv_spark.iceberg.embedded import CatalogFile
 from krishiv_spark.iceberg.file_access import FileAccess, warn_of_ignored
 from krishiv_spark.iceberg.file_io import GuardedFileIO, get_access
-from krishiv_spark.iceberg.metadata_files import MetadataFiles
+from krishiv_spark.iceberg.metadata_files import MetadataFiles, choose_suffix
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import create_metadata_uuid, delete_old_metadata
 
@@ -166,8 +166,9 @@ class GuardedMetastoreCatalog(GuardedCatalog, MetastoreCatalog):
         check_sequence_number(current_table.metadata, updates)
         metadata = apply_updates(current_table, updates)
         version = self._parse_metadata_version(current_table.metadata_location) + 1
-        # PyIceberg's name, with the table's own id.
-        name = f"{version:05d}-{create_metadata_uuid(metadata.table_uuid)}.metadata.json"
+        # PyIceberg's name, with the table's own id, and the suffix of Iceberg-Java.
+        suffix = choose_suffix(metadata.properties)
+        name = f"{version:05d}-{create_metadata_uuid(metadata.table_uuid)}{suffix}"
         provider = get_access(current_table).location_provider(metadata)
         location = provider.new_metadata_location(name)
         return StagedTable(table_identifier, metadata, location, current_table.io, self)

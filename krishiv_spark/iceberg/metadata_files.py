@@ -11,7 +11,7 @@ import json
 import re
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import OptionError
@@ -25,13 +25,22 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 __all__ = [
+    "METADATA_CODEC",
     "METADATA_SUFFIX",
     "MetadataFiles",
+    "choose_suffix",
     "read_pieces",
     "read_table_uuid",
 ]
 
 METADATA_SUFFIX = ".metadata.json"
+
+METADATA_CODEC = "write.metadata.compression-codec"
+"""Iceberg's table property: ``gzip`` or ``none``. PyIceberg ignores it."""
+
+_GZIP_SUFFIX = f".gz{METADATA_SUFFIX}"
+_GZIP_LEVEL = 1
+"""A seventh of the bytes remains, for 5 ms in 1 000 snapshots. Level 6 leaves an eighth, for 14."""
 
 _CACHED_TABLES = 8
 
@@ -43,7 +52,7 @@ _MARK = str(uuid.uuid4())
 
 _PIECE_BYTES = 2**23
 """Nearly all metadata files are one piece, which is not copied."""
-_COMPRESSED = (".gz.metadata.json", ".metadata.json.gz")
+_COMPRESSED = (_GZIP_SUFFIX, f"{METADATA_SUFFIX}.gz")
 """Suffixes of metadata files that are compressed, as PyIceberg's ``Compressor`` knows them."""
 
 _NEWEST_WRITTEN = 2
@@ -113,19 +122,18 @@ class MetadataFiles:
             FileExistsError: If the file exists.
             NotImplementedError: PyIceberg's, for a format version that it does not write.
         """
-        from pyiceberg.serializers import Compressor, ToOutputFile
+        from pyiceberg.serializers import ToOutputFile
         from pyiceberg.utils.config import Config
 
         has_null_ids = Config().get_bool("legacy-current-snapshot-id")
         if metadata.format_version > _NEWEST_WRITTEN or has_null_ids:
             ToOutputFile.table_metadata(metadata, file)
             return
-        compress = Compressor.get_compressor(file.location).bytes_compressor()
         parts = self._serialize(metadata, _get_folder(file.location))
-        is_plain = not file.location.endswith(_COMPRESSED)
+        is_compressed = file.location.endswith(_COMPRESSED)
         with file.create() as stream:
             # In parts, because a copy of the whole text would take longer than most of the rest.
-            for part in parts if is_plain else [compress(b"".join(parts))]:
+            for part in _deflate(parts) if is_compressed else parts:
                 stream.write(part)
 
     def _serialize(self, metadata: TableMetadata, folder: str) -> Sequence[bytes]:
@@ -144,6 +152,23 @@ class MetadataFiles:
         for key, one in lists.items():
             parts += [f',"{key}":['.encode(), one.text, b"]"]
         return [*parts, b"}"]
+
+
+def choose_suffix(properties: Mapping[str, str]) -> str:
+    """Return the suffix of a table's next metadata file, by which readers know its compression.
+
+    The property decides, as in Iceberg-Java. Iceberg spec, "Naming for GZIP compressed Metadata
+    JSON files".
+    """
+    codec = properties.get(METADATA_CODEC, "none").strip().lower()
+    return _GZIP_SUFFIX if codec == "gzip" else METADATA_SUFFIX
+
+
+def _deflate(parts: Iterable[bytes]) -> Iterator[bytes]:
+    deflater = zlib.compressobj(_GZIP_LEVEL, wbits=31)
+    for part in parts:
+        yield deflater.compress(part)
+    yield deflater.flush()
 
 
 def _dump(model: Any) -> str:

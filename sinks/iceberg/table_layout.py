@@ -30,13 +30,9 @@ __all__ = [
     "parse_partition_spec",
     "parse_sort_order",
     "warn_of_dropped_properties",
-    "warn_of_unused_properties",
 ]
 
 _log = logging.getLogger(__name__)
-
-_UNUSED = {"write.metadata.compression-codec": ("none", "metadata files are written as plain JSON")}
-"""Properties that PyIceberg ignores: its fixed behaviour, and a description of that."""
 
 _FIRST_PARTITION_ID = 1000
 """First id of partition fields (spec, "Partition Specs")."""
@@ -90,18 +86,6 @@ def check_existing_table_matches(options: IcebergSinkOptions, table: Table) -> N
         raise _to_difference_error("location", options.location, table.location())
     for text in _describe_other_properties(options, table):
         warn_once(_log, text, "%s", text)
-
-
-def warn_of_unused_properties(options: IcebergSinkOptions) -> None:
-    """Warn once in a process of properties that only other programs use. Planner."""
-    for key, (plain, what) in _UNUSED.items():
-        text = options.table_properties.get(key, plain)
-        if text != plain:
-            message = (
-                f"{FORMAT}: 'tableProperty.{key}' = {text!r} is kept in the table for other "
-                f"programs, and has no effect here: {what}"
-            )
-            warn_once(_log, message, "%s", message)
 
 
 def warn_of_dropped_properties(options: IcebergSinkOptions, table: Table) -> None:

@@ -25,6 +25,7 @@ from krishiv_spark.iceberg.embedded import (
     check_present,
     record_catalog,
 )
+from krishiv_spark.iceberg.metadata_files import METADATA_CODEC
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import MERGE_MODE
 from krishiv_spark.sinks.column_policy import grow_columns
@@ -39,7 +40,6 @@ from krishiv_spark.sinks.iceberg.table_layout import (
     parse_partition_spec,
     parse_sort_order,
     warn_of_dropped_properties,
-    warn_of_unused_properties,
 )
 from krishiv_spark.sinks.iceberg.table_schema import (
     SchemaUpdate,
@@ -130,8 +130,7 @@ def prepare_table(
         SchemaError: If the rows do not fit its columns.
         CatalogFailedError: If the catalog cannot be reached.
     """
-    _check_new_version(options)
-    warn_of_unused_properties(options)
+    _check_new_properties(options)
     check_locks(options)
     checkpoint = SparkCheckpoint.of(options)
     check_present(options, checkpoint)
@@ -162,7 +161,7 @@ def prepare_catalog(options: IcebergSinkOptions, *, creates: bool) -> None:
         OptionError: If the sink cannot write tables of this catalog, or it is missing.
         CatalogFailedError: If the catalog cannot be reached.
     """
-    _check_new_version(options)
+    _check_new_properties(options)
     checkpoint = SparkCheckpoint.of(options)
     check_present(options, checkpoint)
     if creates:
@@ -191,7 +190,7 @@ def check_table(
     Raises:
         OptionError, SchemaError, CatalogFailedError: As `prepare_table`.
     """
-    _check_new_version(options)
+    _check_new_properties(options)
     check_present(options, SparkCheckpoint.of(options))
     table = loaded or find_table(options)
     if table is None:
@@ -243,11 +242,16 @@ def _open_catalog(options: IcebergSinkOptions, *, create: bool) -> Catalog:
     return catalog
 
 
-def _check_new_version(options: IcebergSinkOptions) -> None:
+def _check_new_properties(options: IcebergSinkOptions) -> None:
     if options.table_properties.get("format-version", "2") not in {"1", "2"}:
         raise OptionError(
             f"{FORMAT}: PyIceberg writes tables of format version 1 and {_NEWEST_VERSION} only, "
             "not that of 'tableProperty.format-version'"
+        )
+    codec = options.table_properties.get(METADATA_CODEC, "none")
+    if codec.strip().lower() not in {"none", "gzip"}:
+        raise OptionError(
+            f"{FORMAT}: 'tableProperty.{METADATA_CODEC}' is {codec!r}: it must be 'gzip' or 'none'"
         )
 
 

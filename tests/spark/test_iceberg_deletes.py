@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import pyarrow as pa
+import pytest
 from duck_iceberg import read_by_duckdb
 from iceberg_life import TABLE, IcebergLife, table_of
 
@@ -12,8 +13,10 @@ from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 
 
-def test_others_read_the_last_row_of_each_key(java, tmp_path):
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_others_read_the_last_row_of_each_key(java, tmp_path, codec):
     given = {"mode": "upsert", "keyColumns": "id", "partitionBy": "bucket(2, id)"}
+    given["tableProperty.write.metadata.compression-codec"] = codec
     life = IcebergLife(tmp_path / "w", checkpointLocation=str(tmp_path / "ck"), **given)
     rng, expected = random.Random(1), {}
     for epoch in range(14):
@@ -23,6 +26,8 @@ def test_others_read_the_last_row_of_each_key(java, tmp_path):
         if epoch == 9:
             compact(tmp_path / "w")
     assert table_of(tmp_path / "w").inspect.delete_files().num_rows
+    location = table_of(tmp_path / "w").metadata_location
+    assert location.endswith(".gz.metadata.json") == (codec == "gzip")
     assert_read_alike(java, table_of(tmp_path / "w"), expected)
     compact(tmp_path / "w")
     table = table_of(tmp_path / "w")

@@ -1,6 +1,9 @@
 """Options that make a table, given for one that is there: refused, or told of."""
 
+from pathlib import Path
+
 import pytest
+from duck_iceberg import read_by_duckdb
 from iceberg_life import IcebergLife, ids, numbered, table_of
 
 from krishiv_spark.errors import OptionError
@@ -83,9 +86,28 @@ def test_properties_that_differ_are_told_of_once(table, caplog):
     assert len(ids(table)) == 30
 
 
-def test_a_property_that_nothing_reads_is_told_of(tmp_path, caplog):
-    for codec, count in (("none", 0), ("gzip", 1)):
-        given = {"tableProperty.write.metadata.compression-codec": codec}
-        IcebergLife(tmp_path / codec, **given).epoch(0, numbered(0))
-        assert sum("no effect here" in line for line in caplog.messages) == count
-    assert not list(tmp_path.rglob("*.gz*")), "PyIceberg writes such files: it is no longer unread"
+CODEC = "write.metadata.compression-codec"
+
+
+def test_metadata_files_are_compressed_as_the_table_wants(tmp_path):
+    """The property decides about each file, also if another program changes it."""
+    life = IcebergLife(tmp_path, **{f"tableProperty.{CODEC}": "gzip"})
+    for epoch in range(3):
+        life.epoch(epoch, numbered(epoch))
+        life.epoch(epoch, numbered(epoch))
+    for epoch, codec in enumerate(("gzip", "GZIP", "none"), 3):
+        with table_of(tmp_path).transaction() as change:
+            change.set_properties({CODEC: codec})
+        IcebergLife(tmp_path).epoch(epoch, numbered(epoch))
+        table = table_of(tmp_path)
+        file, there = Path(table.metadata_location), list(range(10 * epoch + 10))
+        assert file.name.endswith(".gz.metadata.json") == (codec != "none")
+        assert file.read_bytes().startswith(b"\x1f\x8b") == (codec != "none")
+        assert ids(tmp_path) == there
+        assert sorted(read_by_duckdb(table, "id")) == [(number,) for number in there]
+
+
+def test_an_unknown_compression_of_metadata_is_refused(tmp_path):
+    with pytest.raises(OptionError, match="'zstd': it must be 'gzip' or 'none'"):
+        IcebergLife(tmp_path, **{f"tableProperty.{CODEC}": "zstd"}).plan(numbered(0))
+    assert not (tmp_path / "db").exists()

@@ -106,6 +106,8 @@ class LakeHistory:
             given["sortBy"] = "text"
         if self.pick.random() < 0.3:
             given["keepSnapshots"] = str(self.pick.randint(1, 5))
+        if self.pick.random() < 0.3:
+            given["tableProperty.write.metadata.compression-codec"] = "gzip"
         self.life = IcebergLife(folder, query=_QUERY, **given)
         self.is_flat = not layout  # unpartitioned, in all its specs
         self.tale.append(f"options {given}")
