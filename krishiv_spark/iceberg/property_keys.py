@@ -76,9 +76,9 @@ MERGE_MODE = "write.merge.mode"
 """Iceberg's table property: whether a MERGE, here an upsert, writes delete files."""
 
 UPSERT_KEY = "krishiv.upsert.key"
-"""A table property: the ids of the key columns of the newest upsert, separated by commas. Where a
-tag records epochs, a key in summaries: those of the query's upserts, or ``none`` after an epoch
-that replaced all rows."""
+"""A table property: the ids of the key columns of the newest upsert, separated by commas. Where the
+catalog keeps none, a key in summaries: those of the query's upserts, or ``none`` after an epoch
+that replaced all rows; and the tag that keeps the summary of batch jobs without a number."""
 
 UPSERT_KEY_PREFIX = f"{UPSERT_KEY}."
 """Likewise, with a query's id: those of the query's own upserts."""

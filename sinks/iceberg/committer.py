@@ -346,7 +346,7 @@ class EpochCommit:
             key = self._key_rule.summarize(before) if mark.is_tagged else {}
             self._stage_snapshot(transaction, self._update.plan(table), {**progress.summary, **key})
             expire_with_commit(transaction, self._options)
-            self._key_rule.stage(transaction, may_set=mark.has_properties)
+            self._key_rule.stage(transaction, mark)
             if self._is_repeatable:
                 epoch_properties.stage_mark(transaction, self._epoch, progress, mark)
         # Before the request: it may succeed although an error is reported.
@@ -354,6 +354,7 @@ class EpochCommit:
         self._compare_and_set(transaction)
         if self._error is None:
             self._record_refused_expiry(before)
+            self._key_rule.warn_of_dropped_key(table.metadata, mark)
             delete_expired_files(table, before)
 
     def _stage_snapshot(
@@ -370,9 +371,10 @@ class EpochCommit:
         EpochSnapshot(transaction, summary, changes, merge=merge).commit()
 
     def _choose_mark(self, metadata: TableMetadata) -> EpochMark:
+        is_refused = self._is_property_refused
         if not self._is_repeatable:
-            return EpochMark(is_tagged=False, has_properties=True)
-        return EpochMark.choose(metadata, self._epoch.query, is_refused=self._is_property_refused)
+            return self._key_rule.choose_mark(metadata, is_refused=is_refused)
+        return EpochMark.choose(metadata, self._epoch.query, is_refused=is_refused)
 
     def _may_ask_for_less(self) -> bool:
         """Return True if the refused attempt can be repeated without a part that is not needed."""
@@ -381,15 +383,16 @@ class EpochCommit:
         return self._may_omit_expiry()
 
     def _may_omit_property(self) -> bool:
-        """Return True if the refused attempt sets properties, and its tag records the epoch too."""
+        """Return True if the refused attempt sets properties, and a tag is enough without them."""
         metadata, query = self._attempts[-1].table_metadata, self._epoch.query
-        may_omit = not (
-            self._is_property_refused
-            or epoch_properties.has_epoch_property(metadata, query)
-            or epoch_properties.has_epoch_tag(metadata, query)
-        )
+        if self._is_repeatable:
+            is_needed = epoch_properties.has_epoch_property(metadata, query)
+            is_unset = epoch_properties.has_epoch_tag(metadata, query)
+        else:
+            is_needed, is_unset = False, not self._key_rule.sets_properties(metadata)
+        may_omit = not (self._is_property_refused or is_needed or is_unset)
         self._is_property_refused = self._is_property_refused or may_omit
-        return may_omit and self._is_repeatable
+        return may_omit
 
     def _may_omit_expiry(self) -> bool:
         """Return True if the refused attempt expired snapshots that no option asks to expire.

@@ -77,6 +77,7 @@ __all__ = [
     "read_epoch_of_rows",
     "stage_epoch",
     "stage_mark",
+    "stage_tag",
     "to_summary",
 ]
 
@@ -172,7 +173,7 @@ def stage_mark(
 ) -> None:
     """Stage the record of an epoch as the newest one of its query."""
     if mark.is_tagged:
-        _stage_tag(transaction, epoch.query)
+        stage_tag(transaction, f"{EPOCH_PREFIX}{epoch.query}")
     if mark.has_properties:
         stage_epoch(transaction, epoch, progress)
 
@@ -186,10 +187,10 @@ def stage_epoch(transaction: EpochTransaction, epoch: Epoch, progress: EpochProg
         transaction.remove_properties(*removed)
 
 
-def _stage_tag(transaction: EpochTransaction, query: str) -> None:
-    """Stage the tag that records the snapshot of this commit as the newest epoch of a query."""
+def stage_tag(transaction: EpochTransaction, name: str) -> None:
+    """Stage a tag that keeps the snapshot of this commit, and the record in its summary."""
     kept = {
-        "ref-name": f"{EPOCH_PREFIX}{query}",
+        "ref-name": name,
         "type": "tag",
         "snapshot-id": transaction.producer.snapshot_id,
     }

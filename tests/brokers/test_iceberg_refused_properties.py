@@ -7,6 +7,7 @@ row of a query, and once only.
 import json
 import logging
 import re
+import uuid
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -213,6 +214,68 @@ def test_a_tag_records_the_key_of_upserts_where_the_catalog_keeps_no_property(
         life.epoch(3, keyed((1, 60)))
     assert pairs_in(place) == [(1, 60), (10, 0), (11, 0), (12, 0)]
     assert re.search(text, caplog.text)
+
+
+def batch(place, options, **given):
+    """A new batch job without a number."""
+    query = f"batch-{uuid.uuid4()}"
+    return IcebergLife(place.warehouse, **options, **given, query=query, streaming=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [refuses(400, *ALL), refuses(403, *ALL), refuses(422, *ALL), refuses(400, "krishiv.")],
+    ids=["400", "403", "422", "only ours"],
+)
+def test_a_batch_without_a_number_records_its_key_by_a_tag_of_its_own(keyed_place, change):
+    """Its snapshot loses its name only to the next batch, so the key outlives every expiry."""
+    place, asked = keyed_place, []
+
+    def count(request):
+        asked.extend(properties_in(request) or ())
+        return change(request)
+
+    with catalog_that(place, count) as (options, _):
+        for k in (1, 2):
+            batch(place, options, **BY_ID).epoch(0, keyed((1, k)))
+            expire_others(place)
+        assert asked == ["krishiv.upsert.key"]  # not by the second batch
+        with place.table() as table:
+            assert [*table.refs()] == ["main", "krishiv.upsert.key"]
+            assert len(table.snapshots()) == 1
+            table.append(keyed((5, 5)))
+        expire_others(place)
+        by_k, appends = batch(place, options, **BY_K), batch(place, options)
+        of_stream = IcebergLife(place.warehouse, **options, **BY_K)
+        for life in (by_k, appends, of_stream):
+            with pytest.raises(OptionError, match="is upserted by 'id'"):
+                life.plan(keyed((1, 1)))
+        IcebergLife(place.warehouse, **options, **BY_ID).epoch(0, keyed((5, 6)))
+    assert pairs_in(place) == [(1, 2), (5, 6)]
+
+
+def test_a_batch_without_a_number_that_replaces_all_rows_forgets_the_key_of_the_tag(keyed_place):
+    place = keyed_place
+    with catalog_that(place, refuses(400, *ALL)) as (options, _):
+        IcebergLife(place.warehouse, **options, **BY_ID).epoch(0, keyed((1, 1)))
+        batch(place, options, output=OutputMode.REPLACE).epoch(0, keyed((2, 1)))
+        expire_others(place)
+        batch(place, options, **BY_K).epoch(0, keyed((3, 1)))
+        with pytest.raises(OptionError, match="is upserted by 'k'"):
+            batch(place, options, **BY_ID).plan(keyed((1, 1)))
+    assert pairs_in(place) == [(3, 1)]
+
+
+def test_a_key_of_a_batch_that_the_catalog_drops_is_said(keyed_place, caplog):
+    place = keyed_place
+    with catalog_that(place, drops) as (options, _):
+        batch(place, options, **BY_ID).epoch(0, keyed((1, 1)))
+        assert "the key of this batch, 'id', is not recorded" in caplog.text
+        given = {**options, "txnAppId": "nightly", "txnVersion": "1"}
+        IcebergLife(place.warehouse, **given, **BY_ID, query="nightly").epoch(1, keyed((1, 2)))
+        with pytest.raises(OptionError, match="is upserted by 'id'"):
+            batch(place, options, **BY_K).plan(keyed((1, 1)))
+    assert pairs_in(place) == [(1, 2)]
 
 
 def test_two_first_upserts_by_different_keys_race_for_the_tag(keyed_place):

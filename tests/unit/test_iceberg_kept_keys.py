@@ -132,6 +132,17 @@ def test_a_batch_without_a_number_is_refused_before_any_row(upserted):
     assert there(upserted) == [(1, 10), (2, 20), (3, 30)]
 
 
+def test_a_batch_without_a_number_records_its_key_in_a_table_of_another_program(tmp_path):
+    catalog_of(tmp_path).create_namespace("db")
+    catalog_of(tmp_path).create_table("db.rows", rows((1, 1)).schema)
+    IcebergLife(tmp_path, query="batch-1", streaming=False, **BY_ID).epoch(0, rows((1, 10)))
+    assert [name for name in properties(tmp_path) if name.startswith("krishiv.")] == [KEY]
+    assert [*table_of(tmp_path).refs()] == ["main"]
+    for given in (BY_K, {}):
+        with pytest.raises(OptionError, match="is upserted by 'id'"):
+            IcebergLife(tmp_path, query="batch-2", streaming=False, **given).plan(rows((3, 10)))
+
+
 def test_of_two_first_upserts_by_other_keys_one_is_refused(tmp_path, monkeypatch):
     """The table has no key when both are planned."""
     first, other = (

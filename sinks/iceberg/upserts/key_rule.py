@@ -5,7 +5,8 @@ key. So the table has properties with the ids of the key columns: of each query 
 and of the newest upsert of any query. They are committed with the rows of an epoch.
 
 Where the catalog keeps no properties, the summary of an epoch's snapshot has the key, and the tag
-that records the epoch keeps the snapshot. The newest one of all such tags has the key of the table.
+that records the epoch keeps the snapshot: for batch jobs without a number, a common tag of the
+property's name. The newest one of all such tags has the key of the table.
 
 They are not Iceberg's identifier fields. Those must be required columns, and columns of a DataFrame
 are optional: making them required would refuse writers that may have nulls, and change the schema
@@ -15,7 +16,7 @@ that other programs write with. Identifier fields that another program has set a
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,12 @@ from krishiv_spark.iceberg.property_keys import (
     parse_count,
 )
 from krishiv_spark.runtime.once import warn_once
-from krishiv_spark.sinks.iceberg.epoch_properties import is_repeatable, read_committed_epoch
+from krishiv_spark.sinks.iceberg.epoch_properties import (
+    EpochMark,
+    is_repeatable,
+    read_committed_epoch,
+    stage_tag,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -42,7 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["KeyRule"]
 
 _log = logging.getLogger(__name__)
-_PREFIX = "krishiv."
 
 _NO_KEY = "none"
 """In the summary of an epoch that replaced all rows: keys of earlier epochs do not count."""
@@ -98,13 +103,28 @@ class KeyRule:
         ids = ids or _read_tagged_keys(metadata).get(self.query or "")
         return {} if ids is None else {UPSERT_KEY: _to_text(ids)}
 
-    def stage(self, transaction: EpochTransaction, *, may_set: bool) -> None:
+    def choose_mark(self, metadata: TableMetadata, *, is_refused: bool) -> EpochMark:
+        """Return the kind of record of the key that the commit of a batch without a number has.
+
+        Args:
+            metadata: Metadata of the table before the commit.
+            is_refused: Whether the catalog has refused properties to an earlier attempt.
+        """
+        has_record = self.replaces or self._find_key_ids(metadata.schema()) is not None
+        is_property_lacking = UPSERT_KEY not in metadata.properties
+        has_tags = any(_iterate_tags(metadata))
+        is_tagged = has_record and is_property_lacking and (is_refused or has_tags)
+        return EpochMark(is_tagged, has_properties=not is_tagged)
+
+    def stage(self, transaction: EpochTransaction, mark: EpochMark) -> None:
         """Add the key's properties to the commit of an upsert; remove them if it replaces all.
 
         Args:
             transaction: The transaction of the commit.
-            may_set: False if the catalog keeps no properties.
+            mark: The records that the commit has.
         """
+        if mark.is_tagged and not self._is_repeatable:
+            stage_tag(transaction, UPSERT_KEY)
         metadata = transaction.table_metadata
         properties = metadata.properties
         if self.replaces:
@@ -116,13 +136,32 @@ class KeyRule:
             if found:
                 transaction.remove_properties(*found)
             return
-        ids = self._find_key_ids(metadata.schema())
-        if ids is None or not (may_set and self._catalog_keeps(properties)):
-            return
-        text = _to_text(ids)
-        names = [UPSERT_KEY, *([f"{UPSERT_KEY_PREFIX}{self.query}"] if self._is_repeatable else [])]
-        if changed := {name: text for name in names if properties.get(name) != text}:
+        if mark.has_properties and (changed := self._find_changed(metadata)):
             transaction.set_properties(changed)
+
+    def sets_properties(self, metadata: TableMetadata) -> bool:
+        """Return True if a commit to this table sets properties for the key."""
+        return not self.replaces and bool(self._find_changed(metadata))
+
+    def warn_of_dropped_key(self, metadata: TableMetadata, mark: EpochMark) -> None:
+        """Warn if the catalog has dropped the key of a batch without a number.
+
+        Args:
+            metadata: Metadata of the table after the commit.
+            mark: The records that the commit had.
+        """
+        if self._is_repeatable or not (mark.has_properties and self.sets_properties(metadata)):
+            return
+        warn_once(
+            _log,
+            f"key {metadata.table_uuid}",
+            "%s: the catalog does not keep the properties of table %s, so the key of this batch, "
+            "%r, is not recorded: appends, and upserts by another key, will not be refused. Give "
+            "the batch a number ('txnAppId' and 'txnVersion'): then a tag records its key",
+            FORMAT,
+            self.options.table_name,
+            ",".join(self.keys),
+        )
 
     # --- recorded keys
 
@@ -130,12 +169,14 @@ class KeyRule:
     def _is_repeatable(self) -> bool:
         return self.query is not None and is_repeatable(self.query, self.options.txn_app_id)
 
-    def _catalog_keeps(self, properties: Mapping[str, str]) -> bool:
-        """Return True if the catalog is known to keep such properties.
-
-        A batch job without a number needs no property, and works with catalogs that refuse them.
-        """
-        return self._is_repeatable or any(name.startswith(_PREFIX) for name in properties)
+    def _find_changed(self, metadata: TableMetadata) -> dict[str, str]:
+        """Return the properties of the key that the table does not have yet."""
+        ids = self._find_key_ids(metadata.schema())
+        if ids is None:
+            return {}
+        names = [UPSERT_KEY, *([f"{UPSERT_KEY_PREFIX}{self.query}"] if self._is_repeatable else [])]
+        text = _to_text(ids)
+        return {name: text for name in names if metadata.properties.get(name) != text}
 
     def _find_key_ids(self, schema: Schema) -> frozenset[int] | None:
         """Return the ids of the key columns; None for an append, or if the table lacks a column."""
@@ -216,7 +257,7 @@ def _read_tagged_keys(metadata: TableMetadata) -> dict[str, frozenset[int]]:
     Raises:
         OptionError: If a summary has something else.
     """
-    names = [name for name in metadata.refs if name.startswith(EPOCH_PREFIX)]
+    names = [*_iterate_tags(metadata)]
     if not names:
         return {}
     index = SnapshotIndex(metadata)
@@ -234,6 +275,11 @@ def _read_tagged_keys(metadata: TableMetadata) -> dict[str, frozenset[int]]:
             where = f"entry {UPSERT_KEY!r} in the summary of the snapshot of tag {name!r}"
             found[name.removeprefix(EPOCH_PREFIX)] = _parse_key(text, where)
     return found
+
+
+def _iterate_tags(metadata: TableMetadata) -> Iterator[str]:
+    """Yield the names of the tags whose snapshots may have keys in their summaries."""
+    return (name for name in metadata.refs if name.startswith(EPOCH_PREFIX) or name == UPSERT_KEY)
 
 
 def _get_order(snapshot: Snapshot | None) -> tuple[int, int]:
