@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -48,6 +48,12 @@ class LruCache(Generic[Key, Value]):
             self._weights += self._weight(value)
             while self._weights > self._most and len(self._values) > 1:
                 self._drop(next(iter(self._values)))
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Remove the values of keys, if they are cached."""
+        with self._lock:
+            for key in keys:
+                self._drop(key)
 
     def _drop(self, key: Key) -> None:
         if key in self._values:

@@ -26,6 +26,7 @@ from sqlalchemy import text
 from krishiv_spark.errors import CommitRejected, CommitUnknown, OptionError, SinkError
 from krishiv_spark.iceberg.catalogs import forget_catalog
 from krishiv_spark.offsets.planned import PlannedOffsets
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.iceberg.epoch_snapshot import EpochSnapshot, EpochTransaction
 from krishiv_spark.sinks.iceberg.epoch_updates import SnapshotChanges
 from krishiv_spark.sinks.iceberg.maintenance import compaction
@@ -46,6 +47,8 @@ from krishiv_spark.sinks.iceberg.maintenance.rollback import Rollback
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 from krishiv_spark.sinks.iceberg.table_schema import get_manifest_schema
+from krishiv_spark.sinks.iceberg.upserts import replaced_rows
+from krishiv_spark.sinks.iceberg.upserts.key_index import CachedKeys
 from krishiv_spark.sinks.participant import Replay
 
 
@@ -118,6 +121,21 @@ def test_rows_stay_the_same_in_few_files_without_deletes(upserts):
     assert totals["total-records"] == str(len(upserts.expected))
     assert (upserts.groups(), upserts.unnamed()) == ([], set())
     upserts.run(epochs=2)
+    upserts.check()
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_nothing_is_cached_of_files_that_a_commit_has_removed(tmp_path, monkeypatch, mode):
+    """Otherwise the driver's memory grows with each epoch until the caches are full."""
+    keys, deleted = CachedKeys(), LruCache(1000)
+    monkeypatch.setattr(replaced_rows, "_KEYS", keys)
+    monkeypatch.setattr(replaced_rows, "_DELETED", deleted)
+    upserts = Upserts(tmp_path, upsertMode=mode, compact="auto")
+    upserts.run(epochs=30)
+    tasks = [load.task for load in read_loads(upserts.open())]
+    live = {file.file_path for task in tasks for file in (task.file, *task.delete_files)}
+    assert {*keys._files._values, *deleted._values} <= live
+    assert bool(keys._files) == bool(deleted) == (mode == "merge-on-read")
     upserts.check()
 
 

@@ -45,7 +45,12 @@ from krishiv_spark.sinks.iceberg.manifest_writers import WrittenManifests
 from krishiv_spark.sinks.iceberg.table_copies import open_own_table
 from krishiv_spark.sinks.iceberg.table_setup import check_version
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, task_table_spec
-from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup, is_parquet, plan_data_files
+from krishiv_spark.sinks.iceberg.upserts.replaced_rows import (
+    RowLookup,
+    forget_files,
+    is_parquet,
+    plan_data_files,
+)
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -332,6 +337,7 @@ class Compaction:
             if newer is None:
                 self._delete(table, [one for one in done if one not in same])
                 EpochSnapshot.delete_unlisted(self._attempts, self._attempts[-1:])
+                forget_files(changes.removed)
                 return _describe(same, changes, len(done) - len(same))
             self._lost.record(table.metadata, newer.metadata)
             if not backoff.pause():

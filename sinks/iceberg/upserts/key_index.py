@@ -29,6 +29,8 @@ _Hashes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 _CACHE_BYTES = 2**28
 _ROW_BYTES = 16
 """Bytes of a hash and a position."""
+_ENTRY_BYTES = 1_000
+"""Bytes of the objects of an entry, beside those of its rows."""
 
 _ROW = "_krishiv_row"
 _NO_POSITIONS: Positions = np.empty(0, np.int64)
@@ -108,7 +110,7 @@ class FileKeys:
     def nbytes(self) -> int:
         """Bytes of memory."""
         own = int(self.hashes.nbytes + self.positions.nbytes)
-        return max(1, own + (0 if self.keys is None else self.keys.nbytes))
+        return _ENTRY_BYTES + own + (0 if self.keys is None else self.keys.nbytes)
 
     def find(self, wanted: WantedKeys) -> Positions:
         """Return the positions of the rows with one of the keys, ascending."""
@@ -133,21 +135,32 @@ class CachedKeys:
 
     def __init__(self, most_bytes: int = _CACHE_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._files: LruCache[tuple[object, ...], FileKeys] = LruCache(
-            most_bytes, lambda found: found.nbytes
+        self._files: LruCache[str, tuple[tuple[object, ...], FileKeys]] = LruCache(
+            most_bytes, lambda found: found[1].nbytes
         )
 
-    def get(self, key: tuple[object, ...]) -> FileKeys | None:
-        """Return the index of a file; None if it is not cached."""
-        return self._files.get(key)
+    def get(self, path: str, state: tuple[object, ...]) -> FileKeys | None:
+        """Return the index of a file; None if it is not cached, or was built in another state."""
+        known, found = self._files.get(path) or (None, None)
+        return found if known == state else None
 
     def admits(self, rows: int, size: int) -> bool:
         """Return True if a file of so many rows and bytes leaves room for the others."""
         return rows * _ROW_BYTES + size <= self._most_bytes // 2
 
-    def put(self, key: tuple[object, ...], found: FileKeys) -> None:
-        """Cache the index of a file."""
-        self._files.put(key, found)
+    def put(self, path: str, state: tuple[object, ...], found: FileKeys) -> None:
+        """Cache the index of a file.
+
+        Args:
+            path: The path of the file.
+            state: The properties of the file and its table on which the index depends.
+            found: The index.
+        """
+        self._files.put(path, (state, found))
+
+    def drop(self, paths: Iterable[str]) -> None:
+        """Remove the indices of files."""
+        self._files.drop(paths)
 
 
 # --- hashes

@@ -80,6 +80,7 @@ __all__ = [
     "cache_deleted",
     "check_no_equality_deletes",
     "check_upsertable",
+    "forget_files",
     "is_parquet",
     "plan_data_files",
 ]
@@ -107,8 +108,12 @@ bytes for each of their bytes."""
 
 _KEYS = CachedKeys()
 
+_PATH_BYTES = 300
+"""Bytes of the objects of a path and its positions, beside their content."""
+
 _DELETED: LruCache[str, Mapping[str, Positions]] = LruCache(
-    2**26, lambda found: 1 + sum(rows.nbytes + len(path) for path, rows in found.items())
+    2**26,
+    lambda found: 1 + sum(rows.nbytes + len(path) + _PATH_BYTES for path, rows in found.items()),
 )
 """The deleted positions that delete files name, by data file; limited by bytes."""
 
@@ -335,11 +340,11 @@ class RowLookup:
             return _compare_pieces(pieces, wanted.keys)
         metadata = self._table.metadata
         of_table = (metadata.table_uuid, metadata.current_schema_id, *self._names)
-        cache_key = (*of_table, file.file_path, file.file_size_in_bytes, file.record_count)
-        found = _KEYS.get(cache_key)
+        state = (*of_table, file.file_size_in_bytes, file.record_count)
+        found = _KEYS.get(file.file_path, state)
         if found is None:
             found = FileKeys.build(pieces)
-            _KEYS.put(cache_key, found)
+            _KEYS.put(file.file_path, state, found)
         return found.find(wanted)
 
     def list_deleted(self, task: FileScanTask) -> Positions:
@@ -387,6 +392,16 @@ class RowLookup:
 def cache_deleted(file: DataFile, rows: Iterable[tuple[str, Positions]]) -> None:
     """Cache the content of a delete file that this process has written."""
     _DELETED.put(file.file_path, dict(rows))
+
+
+def forget_files(files: Iterable[DataFile]) -> None:
+    """Drop the content of files that a commit has removed from their table.
+
+    It would stay until the caches are full, which takes thousands of epochs.
+    """
+    paths = [file.file_path for file in files]
+    _KEYS.drop(paths)
+    _DELETED.drop(paths)
 
 
 def _compare_pieces(pieces: Iterator[pa.Table], keys: pa.Table) -> Positions:

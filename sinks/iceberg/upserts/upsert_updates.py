@@ -43,6 +43,7 @@ from krishiv_spark.sinks.iceberg.upserts.position_deletes import (
 from krishiv_spark.sinks.iceberg.upserts.replaced_rows import (
     RowLookup,
     cache_deleted,
+    forget_files,
     is_parquet,
     plan_data_files,
 )
@@ -148,7 +149,7 @@ class UpsertUpdate(EpochUpdate):
         self._epoch = epoch
         self._changes: EpochChanges | None = None
         self._added: dict[tuple[int, int | None], _Files] = {}
-        self._used: set[str] = set()
+        self._last_plan = SnapshotChanges(())
         self._last_deletes: Mapping[str, LastDelete] | None = None
 
     def plan(self, table: Table) -> SnapshotChanges:
@@ -170,7 +171,7 @@ class UpsertUpdate(EpochUpdate):
                 made = self._plan_files(table, self._choose_changes(table, self._changes))
             if self._changes.positions:
                 made = replace(made, summary=self._summarize(table, self._changes))
-        self._used = {file.file_path for file in (*made.added, *made.deletes)}
+        self._last_plan = made
         return made
 
     def _summarize(self, table: Table, changes: EpochChanges) -> dict[str, str]:
@@ -217,8 +218,11 @@ class UpsertUpdate(EpochUpdate):
         A file that a snapshot names remains in either case.
         """
         added = (file for files in self._added.values() for file in files)
-        written = {file.file_path for file in (*added, *self._list_written())}
-        unused = written - self._used if is_committed else written
+        unused = {file.file_path for file in (*added, *self._list_written())}
+        if is_committed:
+            committed = self._last_plan
+            unused -= {file.file_path for file in (*committed.added, *committed.deletes)}
+            forget_files(committed.removed)
         with contextlib.suppress(Exception):
             delete_unnamed(self._options, unused, self.staged)
 
