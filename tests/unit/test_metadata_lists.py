@@ -120,6 +120,16 @@ STEPS = st.sampled_from(
 )
 
 
+def test_summaries_share_their_keys(tmp_path):
+    """A table keeps up to 10 000 of them."""
+    metadata = append(append(new_table(2), "a"), "b")
+    path = write_as_pyiceberg(Files(tmp_path), metadata)
+    read = MetadataFiles().read(IO.new_input(path))
+    one, other = (sorted(each.summary.additional_properties) for each in read.snapshots)
+    assert one
+    assert all(key is same for key, same in zip(one, other, strict=True))
+
+
 @given(st.sampled_from([1, 2]), st.lists(STEPS, max_size=10), st.randoms(use_true_random=False))
 def test_files_are_read_and_written_as_pyiceberg_does_it(version, steps, draw):
     with tempfile.TemporaryDirectory() as folder:
