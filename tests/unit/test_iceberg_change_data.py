@@ -294,6 +294,20 @@ def test_the_position_of_another_partition_is_no_move(tmp_path):
         mirror.epoch(2, set_partition(to_rows([arrive(2, 7)], 0), 1))
 
 
+def test_a_delete_of_the_old_server_is_no_move_to_a_position_of_the_new_one(tmp_path):
+    """A newer time means that the insert after the delete has come, or never will."""
+    mirror = Mirror(tmp_path)
+    gone = to_json({"id": 1}), write_event("d", {"id": 1}, None, 5000, ts_ms=4)
+    lower = to_json({"id": 3}), write_event("c", None, {"id": 3, "text": "c"}, 100, ts_ms=9)
+    row = {"id": 2, "n": 0, "text": PLACEHOLDER}
+    same = to_json({"id": 2}), write_event("c", None, row, 5000, ts_ms=12)
+    mirror.apply([insert(1, text="one")])
+    mirror.apply([gone], 1)
+    mirror.apply([lower], 2)
+    with pytest.raises(CommitRejected, match="came in another epoch"):
+        mirror.apply([same], 3)
+
+
 def test_a_change_of_a_transaction_that_was_open_at_the_snapshot_wins(tmp_path):
     """The snapshot has read the row at a later position of the log, and before the change."""
     mirror = Mirror(tmp_path)

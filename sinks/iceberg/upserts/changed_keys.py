@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -101,9 +101,9 @@ def find_last_deletes(epoch: EpochChanges, keys: Sequence[str]) -> Moves:
 
 
 def write_moves(
-    metadata: TableMetadata, moves: Moves, positions: Mapping[str, int]
+    metadata: TableMetadata, moves: Moves, positions: Mapping[str, int], newer: Container[str]
 ) -> dict[str, str]:
-    """Return the entry for the summary of an epoch.
+    """Return the entry for the summary of an epoch; an empty one ends that of an earlier epoch.
 
     Args:
         metadata: The table of one attempt.
@@ -112,16 +112,21 @@ def write_moves(
             earlier delete means that its insert has come, or never will. Otherwise the events are
             repeated ones: the insert follows, and only the snapshot before the first delete has
             the row.
+        newer: The partitions with a newer time than all before, which is no repeated one: positions
+            of another server may be lower.
     """
     snapshot = metadata.current_snapshot_id
+    known = read_moves(metadata)
     kept = {
         name: each
-        for name, each in read_moves(metadata).items()
-        if positions.get(name, -1) <= each.position
+        for name, each in known.items()
+        if positions.get(name, -1) <= each.position and name not in newer
     }
     new = {name: LastDelete(one.position, one.key, snapshot) for name, one in moves.items()}
     every = {**new, **kept}
-    if not every or len(every) > MOST_PARTITIONS:
+    if len(every) > MOST_PARTITIONS:
+        every = {}
+    if not (every or known):
         return {}
     texts = {
         name: [each.position, each.snapshot, _encode(each.key)] for name, each in every.items()

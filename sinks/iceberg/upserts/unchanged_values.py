@@ -60,7 +60,13 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["complete_upserts", "describe_key", "read_ends", "write_positions"]
+__all__ = [
+    "complete_upserts",
+    "describe_key",
+    "find_newer_partitions",
+    "read_ends",
+    "write_positions",
+]
 
 _Value = TypeVar("_Value")
 _ROW, _STORED = "_krishiv_row", "_krishiv_stored"
@@ -179,6 +185,17 @@ def read_ends(metadata: TableMetadata) -> dict[str, LogEnd]:
     positions = _read_entry(metadata, POSITION_KEY, int)
     times = _read_entry(metadata, CHANGE_TIME_KEY, _to_time)
     return {name: LogEnd(position, times.get(name)) for name, position in positions.items()}
+
+
+def find_newer_partitions(metadata: TableMetadata, times: Mapping[str, LogTime]) -> set[str]:
+    """Return the partitions in which an epoch has a newer time than all epochs before.
+
+    Args:
+        metadata: The table before the epoch.
+        times: The newest times of the epoch, by partition.
+    """
+    ends = {name: end.time for name, end in read_ends(metadata).items() if end.time is not None}
+    return {name for name, end in ends.items() if name in times and times[name].micros > end.micros}
 
 
 def _to_time(pair: Sequence[Any]) -> LogTime:
