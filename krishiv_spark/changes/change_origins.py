@@ -41,8 +41,9 @@ offset of a record in Kafka."""
 GTID_MARK = r"@.*$"
 """The GTID at the end of a position, as a regular expression."""
 
-BINLOG = r"^binlog:(?P<file>[0-9]+):.*@(?P<gtid>.+)$"
-"""A position of a change with its GTID, as a regular expression."""
+BINLOG = r"^binlog:(?P<file>[0-9]+):.*@(?P<gtid>(?P<source>.*[^0-9])(?P<number>[0-9]{1,18}))$"
+"""A position of a change with its GTID, as a regular expression. A server numbers its transactions
+in the order of its log; the source is the server, with domain or tag."""
 
 TIME_TYPE = pa.timestamp("us", tz="UTC")
 

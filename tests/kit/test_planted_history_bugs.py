@@ -53,7 +53,7 @@ BUGS = {
     ),
     "a row that is read again opens a version": (
         version_values.VersionValues,
-        "drop_equal_reads",
+        "drop_equal",
         lambda values, _: values._order,
     ),
 }

@@ -71,7 +71,11 @@ def test_an_incremental_snapshot_opens_no_version(tmp_path, size):
     assert history.versions() == expect_versions(EVENTS[:FAILOVER])
 
 
-@pytest.mark.parametrize(("log", "count"), [("log.000001", 7), ("log.000009", 6)])
+SAME = "log.000003"
+"""The log file of the old server: a file of the new one with this number has higher positions."""
+
+
+@pytest.mark.parametrize(("log", "count"), [("log.000001", 7), (SAME, 1), ("log.000009", 6)])
 def test_repeated_events_of_a_promoted_server_are_unclear(tmp_path, log, count):
     """They have other positions, and its first change is in the second of the last one before."""
     history = Table(tmp_path, mode="scd2")
@@ -95,6 +99,20 @@ def test_a_history_ignores_them_if_the_promoted_server_changes_rows_a_second_lat
     assert history.versions() == expect_versions(later[:FAILOVER] + later[PROMOTED:])
 
 
+@SIZES
+@pytest.mark.parametrize("more", [{}, {"partitionBy": "is_current"}])
+def test_log_files_of_one_number_repeat_only_a_row_that_one_transaction_changed_twice(
+    tmp_path, size, more
+):
+    later = [move(each, SAME) for each in EVENTS[FAILOVER:]]
+    history = Table(tmp_path, mode="scd2", unclearEvents="ignore", **more)
+    history.apply(EVENTS[:FAILOVER] + later, size)
+    time = EPOCH + dt.timedelta(seconds=1795849605)
+    empty = Counter((2, n, "b", time, time, False) for n in (24, 25))
+    expected = expect_versions(EVENTS[:FAILOVER] + later[PROMOTED - FAILOVER :])
+    assert history.versions() == expected + empty
+
+
 @pytest.mark.parametrize("log", ["log.000001", "log.000009"])
 def test_a_gtid_that_is_used_again_later_is_a_new_change(tmp_path, log):
     """After a reset of the log, numbers of transactions start again."""
@@ -106,11 +124,12 @@ def test_a_gtid_that_is_used_again_later_is_a_new_change(tmp_path, log):
 
 
 def move(event, log):
-    """Return an event from another log file."""
+    """Return an event from another log file, after all positions of the old server."""
     if event["value"] is None:
         return event
     value = json.loads(event["value"])
     value["source"]["file"] = log
+    value["source"]["pos"] += 10_000
     return {**event, "value": json.dumps(value)}
 
 

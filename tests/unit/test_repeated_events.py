@@ -89,6 +89,7 @@ def _to_events(keys, found, changes, *, is_complete):
         np.array([v.ended_by for v in found], np.int64),
         np.zeros(len(both), np.bool_),
         np.full(len(both), -1),
+        np.full(len(both), -1),
     )
     events.complete[:] |= ~events.have_current()
     return events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,13 @@ from krishiv_spark.changes.change_origins import BINLOG, GTID_MARK, OFFSET, SNAP
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.history.history_spec import split_positions
-from krishiv_spark.sinks.iceberg.history.version_chains import NEVER, Events, Flags, Numbers
+from krishiv_spark.sinks.iceberg.history.version_chains import (
+    NEVER,
+    Events,
+    Flags,
+    Numbers,
+    accumulate_before,
+)
 from krishiv_spark.sinks.iceberg.upserts.changed_keys import LastDelete
 from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
     EpochChanges,
@@ -150,13 +156,19 @@ class HistoryChanges(EpochChanges):
         ends = np.r_[_to_micros(rows[columns.valid_to], NEVER), np.full(size, NEVER)]
         places = _join(rows[spec.rank_column], control[self._rank_name])
         arrivals, end_ranks = np.arange(size), np.full(count, -1)
-        replayed, files = np.zeros(count + size, np.bool_), np.full(count + size, -1)
+        replayed, none = np.zeros(count + size, np.bool_), np.full(count + size, -1)
+        logged = _Logged(none, none)
         if spec.is_of_records:
             reads = np.asarray(pc.starts_with(places, SNAPSHOT))
             ranks, end_ranks = _rank_positions(places, groups, deletes, count)
             arrivals = _number_arrivals(control, groups[count:], ranks[count:])
-            in_order = np.r_[np.full(count, -1), arrivals]
-            replayed, files = _find_replayed(places, groups, times, ends[:count], in_order)
+            known = _Known(
+                np.r_[groups, groups[:count]],
+                np.r_[ranks, end_ranks],
+                np.r_[times, ends[:count]],
+                np.r_[none[:count], arrivals, none[:count]],
+            )
+            replayed, logged = _find_replayed(places, count, known)
         else:
             found_ranks = pc.rank(places, "ascending", tiebreaker="dense")
             ranks = np.asarray(found_ranks).astype(np.int64)
@@ -172,7 +184,7 @@ class HistoryChanges(EpochChanges):
             np.full(keys.num_rows, is_complete),
             end_ranks,
             replayed,
-            files,
+            *logged,
         )
         events.complete[:] |= ~events.have_current()
         return events
@@ -244,52 +256,95 @@ def _find_redundant(places: pa.Array, groups: Numbers, deletes: Flags, reads: Fl
     return mixed
 
 
-def _find_replayed(
-    places: pa.Array, groups: Numbers, times: Numbers, ends: Numbers, arrivals: Numbers
-) -> tuple[Flags, Numbers]:
+class _Known(NamedTuple):
+    """The events of an epoch, and after these the deletes that ended versions of the table.
+
+    Attributes:
+        groups: The number of each one's key.
+        ranks: Its place in the order of positions; -1 for none.
+        times: Its time.
+        arrivals: The order of the changes; -1 for the others.
+    """
+
+    groups: Numbers
+    ranks: Numbers
+    times: Numbers
+    arrivals: Numbers
+
+    def take(self, chosen: Numbers) -> _Known:
+        """Return some of them."""
+        return _Known(*(each[chosen] for each in self))
+
+
+class _Logged(NamedTuple):
+    """The GTIDs of events.
+
+    Attributes:
+        files: The number of the log file of each event; -1 for a position without a GTID.
+        transactions: A number for its transaction, likewise.
+    """
+
+    files: Numbers
+    transactions: Numbers
+
+
+def _find_replayed(places: pa.Array, count: int, known: _Known) -> tuple[Flags, _Logged]:
     """Return which events are changes of a transaction that another server has logged before.
 
     A transaction has one GTID on all servers, and is in one log file of each.
 
     Args:
         places: The positions, of versions with that of the delete.
-        groups: The number of each event's key.
-        times: The times of the events.
-        ends: The ends of the versions of the table, the first ones.
-        arrivals: The order of the changes; -1 for versions.
-
-    Returns:
-        The flags, and the number of each event's log file; -1 for a position without a GTID.
+        count: Number of versions of the table, the first ones.
+        known: The events and deletes.
     """
-    flags, files = np.zeros(len(groups), np.bool_), np.full(len(groups), -1, np.int64)
-    count = len(ends)
+    flags, none = np.zeros(len(places), np.bool_), np.full(len(known.groups), -1, np.int64)
+    files, transactions = none.copy(), none.copy()
     opened, ended = split_positions(places.slice(0, count))
     parts = pc.extract_regex(pa.concat_arrays([opened, places.slice(count), ended]), BINLOG)
-    known = np.flatnonzero(parts.is_valid().to_numpy(zero_copy_only=False))
-    if not len(known):
-        return flags, files
-    found = parts.take(pa.array(known))
-    logs: Numbers = np.asarray(found.field("file").cast(pa.int64()))
-    gtids = np.asarray(found.field("gtid").dictionary_encode().indices).astype(np.int64)
-    is_end = known >= len(groups)
-    events = np.where(is_end, known - len(groups), known)
-    is_change = (events >= count) & ~is_end
-    pairs = groups[events] * (int(gtids.max()) + 1) + gtids
-    moments = np.r_[times, ends][known]
-    is_other = _differ_from_first(pairs, logs, moments, arrivals[events], is_change)
-    flags[events[is_change]] = is_other[is_change]
-    files[events[~is_end]] = logs[~is_end]
-    return flags, files
+    spots = np.flatnonzero(parts.is_valid().to_numpy(zero_copy_only=False))
+    if len(spots):
+        found = parts.take(pa.array(spots))
+        own = known.take(spots)
+        files[spots] = logs = np.asarray(found.field("file").cast(pa.int64()))
+        transactions[spots] = gtids = _number_texts(found.field("gtid"))
+        pairs = own.groups * (int(gtids.max()) + 1) + gtids
+        is_other = _differ_from_first(pairs, logs, own.times, own.arrivals)
+        numbers = np.asarray(found.field("number").cast(pa.int64()))
+        is_other |= _are_lower(own, logs, _number_texts(found.field("source")), numbers)
+        chosen = own.arrivals >= 0
+        flags[spots[chosen]] = is_other[chosen]
+    return flags, _Logged(files[: len(places)], transactions[: len(places)])
 
 
-def _differ_from_first(
-    pairs: Numbers, logs: Numbers, times: Numbers, arrivals: Numbers, is_change: Flags
-) -> Flags:
+def _number_texts(texts: pa.Array) -> Numbers:
+    found: Numbers = np.asarray(texts.dictionary_encode().indices).astype(np.int64)
+    return found
+
+
+def _are_lower(own: _Known, logs: Numbers, sources: Numbers, numbers: Numbers) -> Flags:
+    """Return which elements have a lower number than one before in their log, and are not newer.
+
+    Numbers of a source rise in each log, so it is another server's log file of this number. A newer
+    time is that of a number that was used again after the log was reset.
+    """
+    order = np.lexsort((own.ranks, sources, logs, own.groups))
+    keys = np.stack([own.groups, logs, sources])[:, order]
+    is_first = np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)]
+    highest = accumulate_before(is_first, numbers[order])
+    newest = accumulate_before(is_first, own.times[order], -NEVER)
+    found = np.zeros(len(order), np.bool_)
+    found[order] = (numbers[order] < highest) & (own.times[order] <= newest)
+    return found
+
+
+def _differ_from_first(pairs: Numbers, logs: Numbers, times: Numbers, arrivals: Numbers) -> Flags:
     """Return which elements are in another log file than the first of their pair, and not newer.
 
     Elements in a file in which the table has the pair are not: their positions can be compared.
     Newer ones have a GTID that was used again after the server's log was reset.
     """
+    is_change = arrivals >= 0
     order = np.argsort(arrivals, kind="stable")
     _, first, owners = np.unique(pairs[order], return_index=True, return_inverse=True)
     own = np.empty(len(pairs), np.int64)

@@ -166,7 +166,7 @@ class HistoryUpdate(MergeOnRead):
         versions: VersionLookup,
         found: FoundVersions,
     ) -> _Arranged:
-        """Return the chains, without rows that a snapshot has read and that open no version."""
+        """Return the chains, without rows that open no version."""
         columns = self._upsert_spec.without_added(to_arrow_columns(table.schema()))
         events, order = self._order_events(changes, events)
         values = VersionValues(columns, events, order, changes, found)
@@ -177,7 +177,7 @@ class HistoryUpdate(MergeOnRead):
 
         is_null = self._options.missing_values == "null"
         rows = values.complete(self._upsert_spec.keys, find_moved, missing_is_null=is_null)
-        return _Arranged(events, values, rows, values.drop_equal_reads(rows))
+        return _Arranged(events, values, rows, values.drop_equal(rows))
 
     def _needs_more(self, events: Events) -> bool:
         """Return True if all versions of a key are needed, and perhaps not all were found.

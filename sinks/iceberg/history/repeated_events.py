@@ -13,9 +13,10 @@ epochs matter:
   a server may go back. Where generations precede, it must not be older than these.
 * A change whose time is newer than all others is new, and starts a generation.
 * A delete between another delete and the version after that has no effect: it was a tombstone.
-* A change whose GTID is known from a log file with another number comes from another server: the
-  database was moved by GTID, and Debezium has repeated its last events with the positions of the
-  new server. It may also be the rest of a transaction whose events were cut off, so it is unclear.
+* A change whose GTID is known from a log file with another number, or is lower than one before in a
+  file with this number, comes from another server: the database was moved by GTID, and Debezium
+  has repeated its last events with the positions of the new server. It may also be the rest of a
+  transaction whose events were cut off, so it is unclear.
 * Every other change is unclear: it may be one of a server whose clock is behind, or may repeat an
   event that the table never had. The option `unclearEvents` decides.
 

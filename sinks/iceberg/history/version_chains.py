@@ -63,6 +63,7 @@ class Events:
             for none.
         replayed: Whether it is a change of a transaction that another server has logged before.
         files: Number of the log file of its position; -1 for one without a GTID.
+        transactions: A number for its GTID, likewise.
     """
 
     groups: Numbers
@@ -77,6 +78,7 @@ class Events:
     end_ranks: Numbers
     replayed: Flags
     files: Numbers
+    transactions: Numbers
 
     @property
     def changes(self) -> Numbers:

@@ -3,8 +3,10 @@
 An event of PostgreSQL may leave out large values that its change has not touched: they are those of
 the version before, which may be of the same epoch or of the table. A changed key is a delete and an
 insert at one position, so that the values are those of the version that the delete closes, perhaps
-in an earlier epoch (`changed_keys`). And a row that a snapshot has read is no new version if it
-equals the one before.
+in an earlier epoch (`changed_keys`).
+
+A row that equals the version before it opens no version if a snapshot has read it, or if both are
+of one transaction and one time: then it is a repeated one with the position of another server.
 """
 
 from __future__ import annotations
@@ -114,22 +116,27 @@ class VersionValues:
                 raise to_rejection(FORMAT, describe_key(made, int(refused[0]), keys), name)
         return made
 
-    def drop_equal_reads(self, completed: pa.Table) -> Numbers:
-        """Return the order without rows that a snapshot has read and that open no version.
+    def drop_equal(self, completed: pa.Table) -> Numbers:
+        """Return the order without rows that open no version, since they equal the one before.
 
         Args:
             completed: The rows of `incomplete`.
         """
-        order = self._order[self._order >= self._events.stored]
-        reads = order[self._events.reads[order]]
-        reads = reads[self._before[reads] >= 0]
-        if not len(reads):
+        events, order = self._events, self._order[self._order >= self._events.stored]
+        order = order[(self._before[order] >= 0) & ~events.deletes[order]]
+        before = self._before[order]
+        is_same = (events.transactions[order] == events.transactions[before]) & (
+            events.times[order] <= events.times[before]
+        )
+        may_equal = events.reads[order] | (is_same & (events.transactions[order] >= 0))
+        order = order[may_equal]
+        if not len(order):
             return self._order
-        pairs = reads, self._before[reads]
+        pairs = order, self._before[order]
         needed = np.unique(np.concatenate(pairs))
         every = pa.concat_tables([self._read(needed), completed])
         one, other = (every.take(pa.array(self._locate(needed, side))) for side in pairs)
-        return self._order[~np.isin(self._order, reads[find_equal_rows(one, other)])]
+        return self._order[~np.isin(self._order, order[find_equal_rows(one, other)])]
 
     def _locate(self, needed: Numbers, wanted: Numbers) -> Numbers:
         """Return the rows of events among those that were read, followed by the completed ones."""
