@@ -104,6 +104,14 @@ class Folder(Protocol):
         """
         ...
 
+    def discard(self, names: Sequence[str]) -> None:
+        """Delete files in any order, by one request if the store can; a missing one is no error.
+
+        Raises:
+            StorageError: If one cannot be deleted.
+        """
+        self.remove(names)
+
     def move(self, name: str, to: str) -> None:
         """Give a file another path in this folder, durably; a missing file is no error.
 

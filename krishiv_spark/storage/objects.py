@@ -68,6 +68,9 @@ class ObjectStore(BaseStore):
     reads_suffixes: ClassVar[bool] = True
     """True if it returns the last bytes of an object of unknown size."""
 
+    deletes_many: ClassVar[bool] = False
+    """True if one request deletes many objects, of which some may be missing."""
+
     is_local: ClassVar[bool] = False
     """True if it is in the memory of the process and has no connections."""
 
@@ -287,6 +290,18 @@ class ObjectFolder(Folder):
         import obstore
 
         self._find("remove", name, lambda store: obstore.delete(store, self._key(name)))
+
+    @override
+    def discard(self, names: Sequence[str]) -> None:
+        import obstore
+
+        keys = [self._key(name) for name in names]
+        if len(keys) > 1 and self._store.deletes_many:
+            # Some stores that speak the protocol lack this request.
+            with contextlib.suppress(StorageError):
+                self._ask("remove files of", "", lambda store: obstore.delete(store, keys))
+                return
+        self.remove(names)
 
     @override
     def move(self, name: str, to: str) -> None:

@@ -121,6 +121,7 @@ class S3Store(ObjectStore):
         "301": Hint("the bucket is in another region", "set 'storage.s3.region' to the one of it"),
     }
     packages: ClassVar = {"boto3": "boto3"}
+    deletes_many = True
 
     settings: S3Settings
 

@@ -13,6 +13,7 @@ from krishiv_spark.errors import StorageError
 from krishiv_spark.offsets.epoch_log import EpochLog
 from krishiv_spark.offsets.journal import check_exclusive, open_journal
 from krishiv_spark.storage import Storage, StoreUrl
+from krishiv_spark.storage.clients import StoreClient
 
 ODD = "a b+c%20ä=1"
 
@@ -63,6 +64,37 @@ def test_a_file_that_is_moved_has_its_new_path_alone(folder):
     assert folder.tail(f"{ODD}/below/y", 9) == b"other"
     folder.move(f"{ODD}/below/y", "z")
     assert list(folder.iter_files()) == ["z"]
+
+
+def test_files_are_discarded_whether_they_exist_or_not(folder, monkeypatch):
+    names = [f"{ODD}{number}" for number in range(5)]
+    for name in ["kept", *names[:2], *names[3:]]:
+        folder.create(name, b"x")
+    asked, ask = [], StoreClient.ask
+    monkeypatch.setattr(StoreClient, "ask", lambda *given: asked.append(given[1]) or ask(*given))
+    folder.discard(names)
+    assert len(asked) == (1 if "s3" in str(folder) else len(asked))
+    folder.discard(names)
+    folder.discard([])
+    assert list(folder.names()) == ["kept"]
+
+
+@pytest.mark.xdist_group("s3")
+def test_a_bucket_that_cannot_delete_many_files_deletes_one_after_the_other(servers, monkeypatch):
+    store = servers("s3")
+    folder = Storage.of(store.options).folder(f"{store.url}/{ODD}")
+    for name in "abc":
+        folder.create(name, b"x")
+    ask = StoreClient.ask
+
+    def refuse(self, what, function, *rest):
+        if what.startswith("remove files"):
+            raise StorageError("NotImplemented")
+        return ask(self, what, function, *rest)
+
+    monkeypatch.setattr(StoreClient, "ask", refuse)
+    folder.discard(["a", "b"])
+    assert list(folder.names()) == ["c"]
 
 
 def test_what_is_replaced_has_the_new_content(folder):
