@@ -125,7 +125,7 @@ Outcome(a) ==
 
 Nowhere == [at |-> "off", back |-> "", epoch |-> 0, gen |-> 0, turn |-> 0, held |-> 0, kept |-> {},
             noted |-> 0, again |-> FALSE, right |-> FALSE, was |-> FALSE,
-            number |-> 0, named |-> {}, todo |-> {}, bad |-> {}, doomed |-> {}, spare |-> {}]
+            number |-> 0, named |-> {}, todo |-> {}, bad |-> {}, doomed |-> {}]
 Unborn == [st |-> "none", slot |-> 0, pid |-> 0, epoch |-> 0, parts |-> {}, written |-> 0]
 Unlaunched == [epoch |-> 0, tasks |-> {}]
 Idle == [at |-> "off", gen |-> 0, doomed |-> {}]
@@ -336,25 +336,13 @@ FailTasks(d) ==
   /\ Now(d, Nowhere) /\ Did("FailTasks", d)
   /\ UNCHANGED <<log, spark, launched, kafka, att, named, calm>>
 
-\* _Write._commit. Its process remembers nothing, which is the worst case. What was staged is kept in
-\* `spare` while an intent of somebody else is finished.
+\* _Write._commit. Its process has the state of the planner, by which the epoch is not committed if it
+\* was staged: a later entry of another driver has taken the number of the intent.
 Commit(d) ==
-  LET was == drv[d]
-      read == [was EXCEPT !.held = log.held, !.spare = was.named, !.named = {}]
-      finished == IsFinished(log, 0) \/ IsCommitted(log.intent.epoch)
-      r == IF was.at = "decide" THEN was
-           ELSE IF finished THEN [read EXCEPT !.at = "decide"]
-           ELSE [read EXCEPT !.at = "recover", !.back = "decide",
-                             !.number = log.intent.number, !.named = log.intent.staged]
-      stale == r.epoch <= r.held
-      next == [r EXCEPT !.spare = {}, !.held = 0]
-  IN /\ was.at \in {"held", "decide"} /\ Did("Commit", d)
-     /\ Now(d, IF r.at = "recover" THEN r
-               ELSE IF stale \/ r.spare = {} THEN [next EXCEPT !.at = "owned"]
-               ELSE [next EXCEPT !.at = "prepare", !.named = r.spare])
-     /\ kafka' = IF r.at = "decide" /\ stale
-                 THEN K!EndAll(kafka, {TransactionOf(a) : a \in r.spare}, FALSE) ELSE kafka
-     /\ UNCHANGED <<log, spark, launched, att, named, sweeper, calm>>
+  LET r == drv[d] IN
+  /\ r.at = "held" /\ Now(d, [r EXCEPT !.at = IF r.named = {} THEN "owned" ELSE "prepare"])
+  /\ Did("Commit", d)
+  /\ UNCHANGED <<log, spark, launched, kafka, att, named, sweeper, calm>>
 
 CheckOwner(d) ==   \* rule 7
   /\ drv[d].at = "owned" /\ Did("CheckOwner", d)

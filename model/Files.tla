@@ -232,18 +232,12 @@ Collect(p) ==
 
 Discard(r) == staged' = staged \ r.named
 
+\* By the state of the planner, as in EpochLog.
 Commit(p) ==
-  LET was == proc[p]
-      q == QueryOf(p)
-      r == IF was.at = "decide" THEN was
-           ELSE RollForward([was EXCEPT !.held = log[q].held], q, log[q], 0, "decide")
-      stale == r.epoch <= r.held
-      next == [r EXCEPT !.held = 0]
-  IN /\ was.at \in {"held", "decide"} /\ Did("Commit", p)
-     /\ Now(p, IF r.at # "decide" THEN r
-               ELSE [next EXCEPT !.at = IF stale THEN "owned" ELSE "prepare"])
-     /\ IF r.at = "decide" /\ stale THEN Discard(r) ELSE UNCHANGED staged
-     /\ UNCHANGED <<log, spark, launched, folders, visible, done, named, taken, calm>>
+  LET r == proc[p] IN
+  /\ r.at = "held" /\ Now(p, [r EXCEPT !.at = IF r.named = {} THEN "owned" ELSE "prepare"])
+  /\ Did("Commit", p)
+  /\ UNCHANGED <<log, spark, launched, folders, staged, visible, done, named, taken, calm>>
 
 CheckOwner(p) ==
   LET r == proc[p] IN

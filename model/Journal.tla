@@ -3,6 +3,7 @@
    append is one step, and a state that was read is one that the log had.
 
      List, ListEnd, ReadKnown, ReadSnapshot, ReadEntry   StoredEntries.state: _look, _base, _entry
+     ReadNext                                            EpochLog._expect_end
      Create, ReadBack                                    EpochLog._append
      LookAfter                                           EpochLog._was_folded
      Fold.., Snapshot, Remove                            EpochLog.fold, _remove_covered
@@ -39,7 +40,7 @@ There == [entries |-> {n \in 1..MaxLog : entries[n] # "none"}, snapshots |-> sna
 Nothing == [entries |-> {}, snapshots |-> {}]
 
 Rest == [at |-> "rest", op |-> "", gen |-> 0, known |-> 0, since |-> 0, base |-> 0,
-         first |-> Nothing, listing |-> Nothing, counts |-> FALSE]
+         first |-> Nothing, listing |-> Nothing, counts |-> FALSE, dead |-> FALSE]
 
 Init == /\ log = <<>> /\ entries = [n \in 1..MaxLog |-> "none"] /\ snapshots = {}
         /\ proc = [p \in Processes |-> Rest] /\ wrong = {} /\ step = [action |-> "Init"]
@@ -74,8 +75,10 @@ Call(p, op) ==
        [] op = "check" -> r.gen # 0
        [] op = "fold" -> p \in Folders /\ r.gen # 0 /\ r.known = r.gen
   /\ \/ Now(p, [Look(r, IF op = "fold" THEN "foldlist" ELSE "list") EXCEPT !.op = op, !.since = Len(log)])
-     \* What this process has seen before will do (`recent`): if more has come since, the number is taken.
+     \* What this process has seen before will do: if more has come since, the number is taken.
      \/ op = "intend" /\ Now(p, [r EXCEPT !.at = "create", !.op = op])
+     \/ op = "begin" /\ r.known # 0 /\ r.known < MaxLog /\ log[r.known].kind = "owner"
+        /\ Now(p, [r EXCEPT !.at = "next", !.op = op, !.since = Len(log)])
   /\ step' = [action |-> "Call", process |-> p, op |-> op]
   /\ UNCHANGED <<log, entries, snapshots, wrong>>
 
@@ -142,6 +145,17 @@ ReadEntry(p) ==
                               \cup (IF next # r.base + 1 THEN {"skipped"} ELSE {})
      /\ UNCHANGED <<log, entries, snapshots>>
 
+\* The intent after the owner entry that this process knows. A dead entry may say anything.
+ReadNext(p) ==
+  LET r == proc[p]
+      next == r.known + 1
+      found == entries[next]
+      guess == [r EXCEPT !.at = "create", !.base = r.known, !.known = next, !.dead = found = "dead"]
+  IN /\ r.at = "next" /\ Did("ReadNext", p)
+     /\ \/ found = "dead" /\ Now(p, guess)
+        \/ Now(p, IF found = "true" /\ log[next].kind = "intent" THEN guess ELSE Again(r))
+     /\ UNCHANGED <<log, entries, snapshots, wrong>>
+
 \* --- _append
 
 Number(r) == r.known + 1
@@ -191,14 +205,18 @@ Accept(p) ==
   LET r == proc[p]
       known == [Resting(r) EXCEPT !.known = Number(r)]
   IN /\ r.at = "accept" /\ Did("Accept", p)
-     /\ Now(p, IF r.op = "begin" THEN [known EXCEPT !.gen = Number(r)] ELSE known)
-     /\ wrong' = IF r.counts THEN wrong ELSE wrong \cup {"accepted"}
+     \* The planner does not learn of the intent of its committer.
+     /\ \/ Now(p, IF r.op = "begin" THEN [known EXCEPT !.gen = Number(r)] ELSE known)
+        \/ r.op = "intend" /\ Now(p, Resting(r))
+     /\ wrong' = wrong \cup (IF r.counts THEN {} ELSE {"accepted"})
+                      \cup (IF r.dead THEN {"dead"} ELSE {})
      /\ UNCHANGED <<log, entries, snapshots>>
 
 \* One that it does not believe in is not there, or is settled: what is folded is finished.
 Refuse(p) ==
   LET r == proc[p] IN
-  /\ r.at = "refuse" /\ Did("Refuse", p) /\ Now(p, [Resting(r) EXCEPT !.gen = 0])
+  /\ r.at = "refuse" /\ Did("Refuse", p)
+  /\ Now(p, [Resting(r) EXCEPT !.gen = 0, !.known = IF r.op = "begin" THEN r.base ELSE @])
   /\ wrong' = IF r.op = "intend" /\ r.counts /\ Number(r) > Highest(snapshots)
               THEN wrong \cup {"refused"} ELSE wrong
   /\ UNCHANGED <<log, entries, snapshots>>
@@ -234,22 +252,20 @@ Remove(p, n) ==
       left == [r EXCEPT !.listing.entries = @ \ {n}]
       done == IF Rule("snapshotfirst") THEN Resting(r) ELSE [r EXCEPT !.at = "write"]
       more == left.listing.entries # {} \/ left.listing.snapshots # {}
-  IN /\ r.at = "remove" /\ n \in r.listing.entries
-     /\ n = Lowest(r.listing.entries)
+  IN /\ r.at = "remove" /\ n \in r.listing.entries   \* one request may remove many, in any order
      /\ entries' = [entries EXCEPT ![n] = "none"]
      /\ \E stops \in IF Rule("snapshotfirst") THEN {TRUE, FALSE} ELSE {FALSE} :
           Now(p, IF more /\ ~stops THEN left ELSE done)
      /\ step' = [action |-> "Remove", process |-> p, number |-> n]
      /\ UNCHANGED <<log, snapshots, wrong>>
 
-RemoveSnapshot(p) ==
+RemoveSnapshot(p, n) ==
   LET r == proc[p]
-      n == Lowest(r.listing.snapshots)
       left == [r EXCEPT !.listing.snapshots = @ \ {n}]
       done == IF Rule("snapshotfirst") THEN Resting(r) ELSE [r EXCEPT !.at = "write"]
-  IN /\ r.at = "remove" /\ r.listing.entries = {} /\ r.listing.snapshots # {}
+  IN /\ r.at = "remove" /\ n \in r.listing.snapshots
      /\ snapshots' = snapshots \ {n}
-     /\ Now(p, IF left.listing.snapshots # {} THEN left ELSE done)
+     /\ Now(p, IF None(left.listing) THEN done ELSE left)
      /\ step' = [action |-> "RemoveSnapshot", process |-> p, number |-> n]
      /\ UNCHANGED <<log, entries, wrong>>
 
@@ -257,9 +273,9 @@ Next ==
   \E p \in Processes :
     \/ \E op \in {"begin", "intend", "check", "fold"} : Call(p, op)
     \/ Die(p)
-    \/ ListEnd(p) \/ ReadKnown(p) \/ ReadSnapshot(p) \/ ReadEntry(p)
+    \/ ListEnd(p) \/ ReadKnown(p) \/ ReadSnapshot(p) \/ ReadEntry(p) \/ ReadNext(p)
     \/ Create(p) \/ ReadBack(p) \/ LookAfter(p) \/ Accept(p) \/ Refuse(p)
-    \/ FoldList(p) \/ Snapshot(p) \/ (\E n \in 1..MaxLog : Remove(p, n)) \/ RemoveSnapshot(p)
+    \/ FoldList(p) \/ Snapshot(p) \/ (\E n \in 1..MaxLog : Remove(p, n) \/ RemoveSnapshot(p, n))
 
 Spec == Init /\ [][Next]_vars
 

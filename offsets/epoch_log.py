@@ -31,7 +31,14 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
-from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, LogError, SinkError
+from krishiv_spark.errors import (
+    CommitRejected,
+    CommitUnknown,
+    Fenced,
+    KrishivError,
+    LogError,
+    SinkError,
+)
 from krishiv_spark.messages.suggestions import restore_metadata
 from krishiv_spark.offsets.entries import (
     Claim,
@@ -114,12 +121,16 @@ class EpochLog:
         # No canonical text: another process of this driver reads it, and it is not stored.
         return self._stored.export_state(state).model_dump_json(exclude_none=True, by_alias=True)
 
-    def import_state(self, seen: str) -> None:
-        """Continue from the state of another process of this driver, unless it is older."""
+    def import_state(self, seen: str) -> int:
+        """Continue from the state of another process of this driver, and return its generation.
+
+        It need not be the present state: an entry after it has taken the number of the next one.
+        """
         found = Handover.model_validate_json(seen)
-        if found.state.number > self._known.number:
+        if found.state.nonce != self._known.nonce:
             self._known = found.state
             self._stored.import_state(found)
+        return found.state.owner
 
     def iter_newest_first(self) -> Iterator[Entry]:
         """Yield the entries, the newest first, back to the newest snapshot.
@@ -174,12 +185,14 @@ class EpochLog:
         Raises:
             LogError: If the storage claims to create exclusively, and does not.
         """
+        before = self._expect_end(check)
         # A driver loses an attempt only to an entry of another driver, so that one of them always
         # succeeds.
         while True:
-            before = self.state()
-            if check is not None:
-                check(before)
+            if before is None:
+                before = self.state()
+                if check is not None:
+                    check(before)
             # After the check: a driver that is refused has written nothing.
             self._probe()
             finished = before.intent_number if self.is_finished(before) else None
@@ -187,6 +200,27 @@ class EpochLog:
             owner = new_entry("owner", finished_intent=finished or None, claim=claim)
             if (state := self._append(before, owner)) is not None:
                 return state
+            before = None
+
+    def _expect_end(self, check: Callable[[State], object] | None) -> State | None:
+        """Return the state after the intent of the last known generation, without a listing.
+
+        None if there is no such intent, or if the state is refused. The state may be older than the
+        log: then the number of the next entry is taken.
+        """
+        known = self._known
+        if known.number == 0 or known.number != known.owner:
+            return None
+        entry = self._stored.read_after(known)
+        if entry is None or entry.kind != "intent":
+            return None
+        state = known.after(entry)
+        try:
+            if check is not None:
+                check(state)
+        except KrishivError:
+            return None  # only the state of the whole log may refuse this driver
+        return state
 
     def intend(
         self,
@@ -354,11 +388,11 @@ class EpochLog:
 
     def _remove_covered(self, listing: Listing, before: int) -> None:
         # Only what the previous snapshot covers: a concurrent listing that does not contain the
-        # newest snapshot contains the previous one and every entry after it. In ascending order, so
-        # that an owner entry is removed before later entries.
+        # newest snapshot contains the previous one and every entry after it.
         covered = map(entry_name, listing.entries_up_to(before))
         older = (snapshot_name(other) for other in listing.snapshots if other < before)
-        self._journal.remove(islice(chain(covered, older), _REMOVED_AT_ONCE))
+        if names := list(islice(chain(covered, older), _REMOVED_AT_ONCE)):
+            self._journal.remove(names)
 
     def _append(self, before: State, entry: Entry) -> State | None:
         """Create the entry after a state; None if its number is another driver's, or was folded."""
@@ -375,6 +409,12 @@ class EpochLog:
         listing = self._journal.list()
         if _was_folded(number, listing):
             return None
+        if not self._stored.is_continued(number, listing):
+            raise LogError(
+                f"entries before {name} of the epoch log {self._journal} were removed or replaced "
+                "while the query ran: restart it, so that the log is compared with the checkpoint "
+                "and the target"
+            )
         self._known = before.after(entry)
         self._stored.note_end(self._known, listing)
         return self._known
@@ -389,10 +429,7 @@ class EpochLog:
 
 def _was_folded(number: int, listing: Listing) -> bool:
     """Return True if a number created right before a listing had been used and deleted."""
-    # Right after the newest snapshot, or after an existing entry. The entry alone would not
-    # suffice: a store may have received its creation twice, the second time after folds.
-    newest, before = listing.newest_snapshot, number - 1
-    return newest >= number or (before != newest and not listing.has_entry(before))
+    return listing.newest_snapshot >= number
 
 
 def remove_dead_logs(

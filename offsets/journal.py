@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -126,8 +126,8 @@ class Journal(Protocol):
         """Create or overwrite an entry durably."""
         ...
 
-    def remove(self, names: Iterable[str]) -> None:
-        """Remove names in the given order; a missing name is no error."""
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove names in any order; a missing name is no error."""
         ...
 
     def destroy(self) -> None:
@@ -171,9 +171,9 @@ class FolderJournal:
         """See `Journal`."""
         self.folder.replace(name, data)
 
-    def remove(self, names: Iterable[str]) -> None:
+    def remove(self, names: Sequence[str]) -> None:
         """See `Journal`."""
-        self.folder.remove(names)
+        self.folder.discard(names)
 
     def destroy(self) -> None:
         """See `Journal`."""
@@ -233,6 +233,20 @@ ValueT = TypeVar("ValueT", bound=Value)
 _LOOKS = 5
 
 
+class _End(NamedTuple):
+    """The last entry that a process has read or created.
+
+    Attributes:
+        number: Its number; 0 before the first one.
+        nonce: Its nonce.
+        version: Its version in a listing; empty if the storage has no versions.
+    """
+
+    number: int = 0
+    nonce: str = ""
+    version: str = ""
+
+
 class StoredEntries:
     """Reader of a log, to which other drivers may append meanwhile.
 
@@ -246,7 +260,7 @@ class StoredEntries:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.listing = Listing()
-        self._seen = ("", "")
+        self._end = _End()
 
     def state(self, known: State) -> State:
         """Return the current content of the log.
@@ -272,16 +286,36 @@ class StoredEntries:
     def note_end(self, state: State, listing: Listing) -> None:
         """Store the version that a listing shows for the last entry of a state."""
         self.listing = listing
-        self._seen = (state.nonce, listing.versions.get(entry_name(state.number), ""))
+        version = listing.versions.get(entry_name(state.number), "")
+        self._end = _End(state.number, state.nonce, version)
 
     def export_state(self, state: State) -> Handover:
         """Return a state that this process has read, in the form for another process."""
-        version = self._seen[1] if self._seen[0] == state.nonce else ""
-        return Handover(state=state, version=version)
+        is_end = (state.number, state.nonce) == self._end[:2]
+        return Handover(state=state, version=self._end.version if is_end else "")
 
     def import_state(self, seen: Handover) -> None:
         """Load the state of another process, with the version of its last entry."""
-        self._seen = (seen.state.nonce, seen.version)
+        self._end = _End(seen.state.number, seen.state.nonce, seen.version)
+
+    def read_after(self, state: State) -> Entry | None:
+        """Return the entry after a state; None if there is none. A request, without a listing.
+
+        Raises:
+            LogError: If it is damaged or of a newer version.
+        """
+        return self._entry(state.number + 1)
+
+    def is_continued(self, number: int, listing: Listing) -> bool:
+        """Return True if a new entry continues the log that this process has read.
+
+        Args:
+            number: Number of the entry, above the newest snapshot.
+            listing: A listing after its creation.
+        """
+        newest, before, end = listing.newest_snapshot, number - 1, self._end
+        is_next = before == newest or listing.has_entry(before)
+        return is_next and (end.number <= newest or self._has(end.number, end.nonce, listing))
 
     def iter_newest_first(self) -> Iterator[tuple[int, Entry]]:
         """Yield the entries that are not folded, with their numbers, the newest first.
@@ -318,21 +352,20 @@ class StoredEntries:
         # Entries at or below the snapshot are ignored, even if they exist: a driver that was
         # suspended during the fold may have created them.
         snapshot = listing.newest_snapshot
-        is_listed = known.number > snapshot and listing.has_entry(known.number)
-        if is_listed and (self._is_seen(known, listing) or self._ends_in(known)):
+        if known.number > snapshot and self._has(known.number, known.nonce, listing):
             return known
         return self._read_value(snapshot_name(snapshot), State) if snapshot else State()
 
-    def _is_seen(self, state: State, listing: Listing) -> bool:
-        """Return True if the entry at the end of a state has the version that was read last."""
-        version = listing.versions.get(entry_name(state.number), "")
-        return bool(version) and (state.nonce, version) == self._seen
-
-    def _ends_in(self, state: State) -> bool:
-        """Return True if the entry at the end of a state exists."""
+    def _has(self, number: int, nonce: str, listing: Listing) -> bool:
+        """Return True if a listing contains an entry, and it has a nonce."""
         # With the number alone, a new log at the same place would look like the old one.
-        entry = self._entry(state.number)
-        return entry is not None and entry.nonce == state.nonce
+        version = listing.versions.get(entry_name(number))
+        if version is None:
+            return False
+        if version and self._end == (number, nonce, version):
+            return True
+        entry = self._entry(number)
+        return entry is not None and entry.nonce == nonce
 
     def _entry(self, number: int) -> Entry | None:
         return self._read_value(entry_name(number), Entry)

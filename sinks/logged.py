@@ -85,8 +85,8 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         return self.log(query).export_state()
 
     def import_state(self, query: str, seen: str) -> None:
-        """Load that state, so that the committer does not read the log from its newest snapshot."""
-        self.log(query).import_state(seen)
+        """Load that state. The committer then reads nothing of the log before its intent."""
+        self._begun = self.log(query).import_state(seen)
 
     def find_own_generation(self, query: str, number: int) -> Epoch | None:
         """Return the newest generation, if its owner entry names this application and the epoch."""
@@ -116,9 +116,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         if epoch.generation is not None:
             self.log(epoch.query).check_owner(epoch.generation)
 
-    def _begin(
-        self, log: EpochLog, claim: Claim, check: Callable[[State], object] | None = None
-    ) -> State:
+    def _begin(self, log: EpochLog, claim: Claim, check: Callable[[State], object]) -> State:
         # In this order: the sweep removes data of generations that can no longer publish and have
         # no unfinished intent. The log is folded last, when everything before the own entry is
         # settled.
@@ -129,7 +127,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         return state
 
     def _acquire(
-        self, log: EpochLog, claim: Claim, check: Callable[[State], object] | None
+        self, log: EpochLog, claim: Claim, check: Callable[[State], object]
     ) -> tuple[State, bool]:
         """Own the log, and finish or void its newest intent so that later readers know it.
 
@@ -139,8 +137,7 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
         """
         while True:
             state = log.begin(claim, check)
-            if check is not None:
-                note_epoch(log, state.owner)  # the check is repeated if this loop continues
+            note_epoch(log, state.owner)  # the check is repeated if this loop continues
             try:
                 was_finished = self.roll_forward(log, claim.query, state)
             except LostIntentError as lost:

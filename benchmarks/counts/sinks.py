@@ -99,7 +99,7 @@ def bucket(given: Given) -> Iterator[Count]:
     with counting(given.bucket.endpoint) as counted:
         options = {"path": place.url, "checkpointLocation": str(given.folder)}
         life = Life(SeparateLogs, {**options, **given.bucket.options(counted.endpoint)}, 2)
-        life.commits(_FOLD)
+        life.commits(2 * _FOLD)  # folds remove entries from then on
         counted.take()
         life.commits(_FOLD)
         seen: Seen = Seen()

@@ -329,7 +329,7 @@ def test_an_intent_in_a_log_that_was_destroyed_meanwhile_is_no_success():
     journal = ModelJournal()
     generation = EpochLog(journal).begin().owner
     sleeper = EpochLog(Interrupted(journal, "create", journal.destroy))
-    with pytest.raises((Fenced, LogError)):
+    with pytest.raises(CommitUnknown, match="removed or replaced"):
         sleeper.intend(generation, 0, [])
 
 
@@ -397,13 +397,37 @@ def two_epochs(fold_every: int, told: list[str], begins: int = 2) -> Callable[[J
     return work
 
 
+def by_two_processes(fold_every: int, told: list[str], begins: int) -> Callable[[Journal], None]:
+    """Run the steps of a driver whose planner does not read the log between its owner entries."""
+
+    def work(journal: Journal) -> None:
+        planner, committer = EpochLog(journal, fold_every), EpochLog(journal, fold_every)
+        for _ in range(begins):
+            before = len(journal.inner.counting)
+            state = planner.begin()
+            assert state.owner > before
+            planner.compact(state)
+            committer.import_state(planner.export_state())
+            name = f"{id(told)}.{state.owner}"
+            try:
+                committer.intend(state.owner, next_epoch(state.committed_epoch), name)
+            except (Fenced, CommitRejected):
+                continue
+            told.append(name)
+
+    return work
+
+
 def run_interleaved(
-    schedule: Sequence[int], fold_every: int, begins: Sequence[int] = (2, 2)
+    schedule: Sequence[int],
+    fold_every: int,
+    begins: Sequence[int] = (2, 2),
+    driver: Callable[..., Callable[[Journal], None]] = two_epochs,
 ) -> int:
     journal = ModelJournal()
     publish(EpochLog(journal, fold_every), 0, "start")
     told: list[list[str]] = [[] for _ in begins]
-    works = [two_epochs(fold_every, mine, n) for mine, n in zip(told, begins, strict=True)]
+    works = [driver(fold_every, mine, n) for mine, n in zip(told, begins, strict=True)]
     interleave(journal, works, schedule)
     check(journal, EpochLog(journal, fold_every))
     accepted = {created.entry.staged for created in journal.counting}
@@ -414,17 +438,24 @@ def run_interleaved(
 @pytest.mark.parametrize(
     "stride", [pytest.param(8, id="some"), pytest.param(2, marks=pytest.mark.long, id="all")]
 )
-def test_each_epoch_is_once_wherever_one_driver_stops_for_another(stride):
+@pytest.mark.parametrize("driver", [two_epochs, by_two_processes])
+def test_each_epoch_is_once_wherever_one_driver_stops_for_another(driver, stride):
     # Driver 0 stops after any call of its epoch, and goes on after any call of driver 1, which
     # meanwhile may have taken over, published and folded more than once.
     for stop, resume in itertools.product(range(28), range(0, 84, stride)):
-        run_interleaved([0] * stop + [1] * resume + [0] * 99, 2, (1, 3))
+        run_interleaved([0] * stop + [1] * resume + [0] * 99, 2, (2, 3), driver)
 
 
 @settings(max_examples=150)
 @given(st.lists(st.integers(0, 2), max_size=120), st.sampled_from([2, 3, 4, NEVER]))
 def test_each_epoch_is_once_however_three_drivers_take_turns(schedule, fold_every):
     run_interleaved(schedule, fold_every, (2, 2, 2))
+
+
+@settings(max_examples=150)
+@given(st.lists(st.integers(0, 2), max_size=120), st.sampled_from([2, 3, 4, NEVER]))
+def test_each_epoch_is_once_however_planners_and_committers_take_turns(schedule, fold_every):
+    run_interleaved(schedule, fold_every, (3, 3, 3), by_two_processes)
 
 
 class Drivers(RuleBasedStateMachine):
@@ -789,18 +820,111 @@ def test_an_epoch_makes_no_more_calls_than_these():
     assert not calls["replace"] + calls["remove"]
 
 
-@pytest.mark.parametrize("versioned", [True, False])
-def test_a_committer_reads_nothing_that_its_planner_has_read(versioned):
+VERSIONED = pytest.mark.parametrize("versioned", [True, False])
+"""True if a listing shows the version of an entry; otherwise the entry itself is read."""
+
+
+class Query:
+    """The two processes of one driver that use the log."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.planner, self.committer = EpochLog(journal), EpochLog(journal)
+
+    def begin(self, check: Callable[[State], object] | None = None) -> State:
+        state = self.planner.begin(check=check)
+        self.committer.import_state(self.planner.export_state())
+        return state
+
+    def epoch(self, epoch: int) -> State:
+        return self.committer.intend(self.begin().owner, epoch, [epoch])
+
+
+@VERSIONED
+def test_an_epoch_of_two_processes_lists_the_log_only_after_its_entries(versioned):
     journal = Counting(ModelJournal() if versioned else Unversioned())
-    planner = EpochLog(journal)
+    query = Query(journal)
     for epoch in range(20):
-        publish(planner, epoch)
-    generation, committer = planner.begin().owner, EpochLog(journal)
-    committer.import_state(planner.export_state())
-    looks = journal.during(committer.state)
-    assert looks == Counter(list=1, read=0 if versioned else 1)
-    state = committer.intend(generation, 20, ["a"])
-    assert state == EpochLog(journal).state()
+        query.epoch(epoch)
+    again = 0 if versioned else 1
+    begun = journal.during(query.begin)
+    assert begun == Counter(read=1 + again, create=1, list=1)
+    generation = query.planner.state().owner
+    intended = journal.during(lambda: query.committer.intend(generation, 20, ["a"]))
+    assert intended == Counter(create=1, list=1, read=again)
+    assert query.begin().intent.staged == EpochLog(journal).state().intent.staged == ["a"]
+
+
+def test_a_planner_that_expects_its_own_intent_takes_over_what_is_there():
+    journal = ModelJournal()
+    query, other = Query(journal), EpochLog(journal)
+    query.epoch(0)
+    publish(other, 1)
+    publish(other, 2)
+    seen: list[int] = []
+    state = query.begin(lambda state: seen.append(state.committed_epoch))
+    assert seen == [0, 2]
+    assert (state.number, state.committed_epoch) == (7, 2)
+
+
+def test_a_planner_is_refused_only_by_the_whole_log_and_has_changed_nothing():
+    journal = ModelJournal()
+    query, other = Query(journal), EpochLog(journal)
+    query.epoch(0)
+    publish(other, 1)
+
+    def refuse(epoch: int) -> Callable[[State], None]:
+        def check(state: State) -> None:
+            if state.committed_epoch == epoch:
+                raise LogError(f"epoch {epoch}")
+
+        return check
+
+    with pytest.raises(LogError, match="epoch 1"):
+        query.begin(refuse(1))
+    assert query.planner.state().number == 4
+    query = Query(journal)
+    query.epoch(2)
+    publish(other, 3)
+    assert query.begin(refuse(2)).committed_epoch == 3
+
+
+@VERSIONED
+@pytest.mark.parametrize("entries", [3, 4])
+def test_a_planner_notices_that_the_log_before_its_entry_is_another_one(versioned, entries):
+    journal = ModelJournal() if versioned else Unversioned()
+    query, other = Query(journal), EpochLog(ModelJournal())
+    query.epoch(0)
+    query.epoch(1)
+    for epoch in range(2):
+        publish(other, epoch)
+    journal.names = {entry(n): other._journal.names[entry(n)] for n in range(1, entries + 1)}
+    if entries == 3:  # the entry that is expected is missing, so the log is read
+        assert query.begin().number == 4
+        return
+    with pytest.raises(LogError, match="removed or replaced"):
+        query.begin()
+    assert query.begin().number == 6
+
+
+@VERSIONED
+@pytest.mark.parametrize("what", ["replaced", "removed"])
+def test_an_intent_in_a_log_that_became_another_one_has_an_unknown_outcome(versioned, what):
+    journal = ModelJournal() if versioned else Unversioned()
+    query, other = Query(journal), EpochLog(ModelJournal())
+    generation = query.begin().owner
+    other.begin()
+    journal.names = other._journal.names if what == "replaced" else {}
+    with pytest.raises(CommitUnknown, match="removed or replaced"):
+        query.committer.intend(generation, 0, ["a"])
+
+
+def test_a_committer_that_remembers_a_longer_log_believes_its_planner():
+    journal = ModelJournal()
+    query = Query(journal)
+    for epoch in range(5):
+        query.epoch(epoch)
+    journal.names.clear()
+    assert query.epoch(0).number == 2
 
 
 def test_what_a_planner_has_seen_holds_no_more_when_another_takes_over():

@@ -207,6 +207,7 @@ MUTATIONS: dict[str, Mutation] = {
         ],
         Kind({"sink": "kafka", "reuse": False}, _DEATHS, ("Produce", "EndTxn"), (10, 20)),
         always=[*_FEW_IDS, (KafkaParticipant, "_outcome_from_markers", switches.keep_outcome)],
+        within=100,
     ),
     "turns": Mutation(
         "Neighbouring generations have different ids.",
