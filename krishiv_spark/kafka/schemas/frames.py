@@ -13,7 +13,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
-from krishiv_spark.kafka.records.scanner import INFLATED_BYTES
 
 __all__ = ["Framed", "WireFormat", "find_glue_version", "join_headers", "read_frames"]
 
@@ -152,6 +151,9 @@ def _read_glue(values: pa.BinaryArray) -> Framed:
 
 def _inflate(packed: bytes) -> bytes | None:
     """Return a record without its compression; None if it is damaged, or too large."""
+    # Tasks of other sinks read the options of a registry, and need no codecs of Kafka.
+    from krishiv_spark.kafka.records.scanner import INFLATED_BYTES
+
     inflater = zlib.decompressobj()
     try:
         found = inflater.decompress(packed, INFLATED_BYTES)
