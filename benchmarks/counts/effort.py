@@ -69,7 +69,7 @@ def arrow(seen: Seen) -> Iterator[None]:
 
 
 @contextmanager
-def peak(seen: Seen) -> Iterator[None]:
+def peak(seen: Seen, unit: str = "bytes held") -> Iterator[None]:
     """Measure the maximum memory of Python and NumPy, beyond that at the start."""
     tracemalloc.start()
     try:
@@ -77,6 +77,6 @@ def peak(seen: Seen) -> Iterator[None]:
         tracemalloc.reset_peak()
         yield
         _, most = tracemalloc.get_traced_memory()
-        seen["most bytes of Python and NumPy", "bytes held"] += most - before
+        seen["most bytes of Python and NumPy", unit] += most - before
     finally:
         tracemalloc.stop()

@@ -77,7 +77,7 @@ def _written(
         for counter in (arrow, transfers, calls) if alone else (arrow,):
             stack.enter_context(counter(seen))
         life.commit()
-    with peak(seen):
+    with peak(seen, "bytes held" if alone else "bytes held beside a broker"):
         life.commit()
     yield from _by_row(seen, life.times)
     yield effort(f"processor time of {life.times * _BATCH:,} rows", life.commit)
@@ -86,7 +86,7 @@ def _written(
 
 def _by_row(seen: Seen, batches: int = _BATCHES, what: str = "") -> Iterator[Count]:
     """Bytes by row; calls and allocations by 10 000 rows."""
-    for unit in ("bytes", "bytes held", "calls", "system calls"):
+    for unit in ("bytes", "bytes held", "bytes held beside a broker", "calls", "system calls"):
         some = Seen({key: number for key, number in seen.items() if key[1] == unit})
         is_of_rows = unit.startswith("bytes")
         times, by = (batches * _BATCH, "a row") if is_of_rows else (batches, "10,000 rows")
