@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no stubs
 
 from krishiv_spark.errors import Fenced
-from krishiv_spark.offsets import EpochLog
+from krishiv_spark.offsets import EpochLog, State
 from krishiv_spark.offsets.entries import entry_name, snapshot_name
 from krishiv_spark.offsets.journal import Listing
 from simulation.storage import Store
@@ -24,6 +24,7 @@ _REQUESTS = {
     "ReadKnown": "read",
     "ReadSnapshot": "read",
     "ReadEntry": "read",
+    "ReadNext": "read",
     "ReadBack": "read",
     "Create": "create",
     "LookAfter": "list",
@@ -60,16 +61,19 @@ class Replay:
         self._creators: dict[int, _Process] = {}
         self._processes: dict[str, _Process] = {}
 
-    def play(self, steps: Iterable[str]) -> None:
+    def play(self, steps: Sequence[str]) -> None:
         """Play a trace, and let everybody finish.
 
         Raises:
             DivergedError: If the code does not follow the model.
         """
-        for step in steps:
-            said = dict(re.findall(r'(\w+) \|-> "?(\w+)"?', step))
-            if said["action"] != "Init":
-                self._do(step, **said)
+        said = [dict(re.findall(r'(\w+) \|-> "?(\w+)"?', step)) for step in steps]
+        for number, (step, each) in enumerate(zip(steps, said, strict=True)):
+            later = (more for more in said[number + 1 :] if more["process"] == each.get("process"))
+            if each.get("op") == "begin" and next(later, each)["action"] == "ReadNext":
+                each["op"] = "expect"
+            if each["action"] != "Init":
+                self._do(step, **each)
         for process in self._processes.values():
             process.finish()
 
@@ -86,7 +90,7 @@ class Replay:
         elif action in _REQUESTS:
             if actor.asks != _REQUESTS[action]:
                 raise DivergedError(f"{step}: the code asks for {actor.asks}")
-            actor.go_on(_listing(step))
+            actor.go_on(_listing(step), said.get("number"))
 
     # --- what the store does for a process
 
@@ -109,6 +113,15 @@ class Replay:
         return self._store.objects
 
 
+class _Log(EpochLog):
+    """A log whose planner expects its committer's intent only where the trace does."""
+
+    expects = False
+
+    def _expect_end(self, check: Callable[[State], object] | None) -> State | None:
+        return super()._expect_end(check) if self.expects else None
+
+
 class _Process:
     """One process: it stops before each request, until it is its turn. It is its own `Journal`.
 
@@ -119,26 +132,34 @@ class _Process:
     def __init__(self, replay: Replay, fold_every: int) -> None:
         self.asks: str | None = None
         self._replay = replay
-        self._log = EpochLog(self, fold_every)
+        self._log = _Log(self, fold_every)
         self._log._probed = True
+        self._planned = ""
         self._hub = getcurrent()
         self._work: Any = None
         self._generation = 0
         self._listing: Listing | None = None
+        self._number: str | None = None
 
     def call(self, op: str) -> None:
         """Begin a call of its log, up to its first request."""
-        verbs = {"begin": self._begin, "intend": self._intend, "fold": self._fold}
+        verbs = {
+            "begin": self._begin,
+            "expect": self._expect,
+            "intend": self._intend,
+            "fold": self._fold,
+        }
         self._work = greenlet(verbs[op])
         self.go_on()
 
-    def go_on(self, listing: Listing | None = None) -> None:
+    def go_on(self, listing: Listing | None = None, number: str | None = None) -> None:
         """Make the request, and go on to the next one.
 
         Args:
             listing: What a listing finds; None for what is there.
+            number: What is removed; None for the first.
         """
-        self._listing = listing
+        self._listing, self._number = listing, number
         self.asks = self._work.switch()
 
     def finish(self) -> None:
@@ -148,7 +169,15 @@ class _Process:
 
     def _begin(self) -> None:
         self._generation = self._log.begin().owner
+        self._planned = self._log.export_state()
         self._replay.believes(self, self._generation)
+
+    def _expect(self) -> None:
+        """Begin as a planner that does not know the intent of its committer."""
+        self._log.import_state(self._planned)
+        self._log.expects = True
+        self._begin()
+        self._log.expects = False
 
     def _intend(self) -> None:
         with suppress(Fenced):
@@ -156,6 +185,7 @@ class _Process:
             self._replay.believes(self, state.number)
 
     def _fold(self) -> None:
+        self._log.import_state(self._planned)  # a planner folds what its own entry ends
         self._log.compact(self._log._known)
 
     # --- Journal
@@ -182,9 +212,19 @@ class _Process:
     def replace(self, name: str, data: bytes) -> None:
         self._ask("replace", partial(self._replay.objects.__setitem__, name, data))
 
-    def remove(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._ask("remove", partial(self._replay.objects.pop, name, None))
+    def remove(self, names: Sequence[str]) -> None:
+        left = dict.fromkeys(names)
+
+        def remove_one() -> None:
+            is_asked = (
+                name for name in left if int(name.partition(".")[0]) == int(self._number or 0)
+            )
+            name = next(is_asked, next(iter(left)))
+            del left[name]
+            self._replay.objects.pop(name, None)
+
+        while left:
+            self._ask("remove", remove_one)
 
     def destroy(self) -> None:
         raise NotImplementedError("the model destroys no log")
