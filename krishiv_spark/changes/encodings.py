@@ -165,6 +165,8 @@ def _build_text(kind: pa.DataType, form: ValueForm, column: _ValueColumn) -> Enc
         return None
     scale, read = form.scale, pa.binary() if form.kind == "bytes" else kind
     if scale is None and column.name in column.rules.numbers and column.rules.decimals != "string":
+        if form.is_assumed:
+            return Encoding(kind, _refuse_texts)
         raise SchemaError(
             f"field {column.name!r} has a text for a number of any length, which may be the number "
             "or base64 of its digits: set 'decimalFormat' = 'string' if it is the number"
@@ -172,6 +174,13 @@ def _build_text(kind: pa.DataType, form: ValueForm, column: _ValueColumn) -> Enc
     if scale is not None:
         return Encoding(read, lambda values: format_unscaled(values, scale), column.is_placeholder)
     return Encoding(kind, is_kept=column.is_placeholder) if form.kind == "text" else None
+
+
+def _refuse_texts(texts: pa.Array) -> pa.Array:
+    """Return nulls; refuse values, so that their form is examined."""
+    if texts.null_count < len(texts):
+        raise pa.ArrowInvalid("a text for a number of any length")
+    return texts
 
 
 def _find_scaled(form: ValueForm) -> pa.DataType:

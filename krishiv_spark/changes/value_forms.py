@@ -27,6 +27,7 @@ class ValueForm:
         fields: The forms of the fields of objects by name; None for a field without a value.
         scale: The scale of bytes that are the digits of a decimal, if a schema contains it.
         unit: The unit of numbers that are times, if a schema contains it.
+        is_assumed: True if there was no value yet, so that later ones may have another form.
     """
 
     kind: ValueKind
@@ -34,6 +35,7 @@ class ValueForm:
     fields: Mapping[str, ValueForm | None] = field(default_factory=dict)
     scale: int | None = None
     unit: TimestampUnit | None = None
+    is_assumed: bool = False
 
 
 def _find_kind(value: object) -> ValueKind:
@@ -68,7 +70,7 @@ def find_form(value: object, kind: pa.DataType) -> ValueForm | None:
 
 def default_form(kind: pa.DataType) -> ValueForm:
     """Return the form of most values of a type, for a column that has only nulls so far."""
-    return ValueForm(_default_kind(kind))
+    return ValueForm(_default_kind(kind), is_assumed=True)
 
 
 def _default_kind(kind: pa.DataType) -> ValueKind:

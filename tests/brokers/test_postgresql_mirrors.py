@@ -289,8 +289,13 @@ def test_a_text_in_a_number_of_any_length_is_not_guessed(database, tmp_path):
     event = (to_json({"id": 1}), write_event("c", None, {"id": 1, "v": "1234"}, 1))
     mirror = Mirror(database, tmp_path, tableSchema="")
     mirror.create("id int PRIMARY KEY, v numeric")
-    with pytest.raises(SchemaError, match="may be the number or base64"):
-        mirror.apply(event)
+    nulls = [(to_json({"id": n}), write_event("d", {"id": n}, None, n)) for n in (1, 2)]
+    nulls.append((to_json({"id": 3}), write_event("c", None, {"id": 3, "v": None}, 3)))
+    mirror.apply(*nulls)
+    assert mirror.rows("id", "v") == [(3, None)]
+    for records in ([event], [*nulls, event]):
+        with pytest.raises(SchemaError, match="may be the number or base64"):
+            mirror.apply(*records)
     other = Mirror(database, tmp_path, tableSchema="", decimalFormat="string")
     other.create("id int PRIMARY KEY, v numeric")
     other.apply(event)
