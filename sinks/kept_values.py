@@ -4,7 +4,8 @@ A database does not send a large value that a change has not touched: the event 
 The value is that of the newest earlier change of the key in the same epoch, and otherwise that of
 the table. A changed key is a delete of the old one and an insert of the new one, at one position of
 the database's log. The values that the insert keeps are those of the old key's row before the
-delete.
+delete. If an epoch ends between the two, the delete is the last event of its partition: the sink
+records it, so that a later epoch knows the row.
 
 The rules know positions and keys of changes only, so that each sink reads and writes values in its
 own way. Driver.
@@ -32,11 +33,14 @@ __all__ = [
     "LogTime",
     "Numbers",
     "are_applied",
+    "find_moved_inserts",
     "find_rows_before",
     "find_sources",
+    "follow_earlier_moves",
     "follow_moves",
     "in_table",
     "list_kept",
+    "list_pending_deletes",
     "locate_values",
     "refuse_truncate",
     "to_rejection",
@@ -153,6 +157,64 @@ def follow_moves(found: IncompleteRows, before: Numbers) -> Numbers:
     spots = np.minimum(np.searchsorted(numbers[first], numbers), len(first) - 1)
     is_moved = arrived & (numbers[first[spots]] == numbers)
     return np.where(is_moved, before[first[spots]], before)
+
+
+def list_pending_deletes(
+    deletes: Mapping[str, int], known: Mapping[str, LogEnd], ends: Mapping[str, LogEnd]
+) -> frozenset[str]:
+    """Return the partitions whose recorded delete stays recorded after an epoch.
+
+    A higher position of the epoch means that the insert of the delete has come, or never will; and
+    so does a newer time, since positions start again on another server. Otherwise the events are
+    repeated ones: the insert follows, and the epoch's own last delete does not count.
+
+    Args:
+        deletes: The position of the recorded delete, by partition.
+        known: The end of earlier epochs, by partition.
+        ends: The end of the epoch, by partition.
+    """
+    return frozenset(
+        name
+        for name, at in deletes.items()
+        if name not in ends
+        or (ends[name].position <= at and not _is_newer(ends[name], known.get(name)))
+    )
+
+
+def _is_newer(end: LogEnd, known: LogEnd | None) -> bool:
+    if end.time is None or known is None or known.time is None:
+        return False
+    return end.time.micros > known.time.micros
+
+
+def find_moved_inserts(partition: str, position: int, changes: pa.Table) -> Numbers:
+    """Return the inserts that keep values of a row that an earlier epoch has deleted.
+
+    Args:
+        partition: The partition of the delete. Positions of another one are no evidence, since its
+            events may be those of another database.
+        position: The position of the delete.
+        changes: Further columns of the changes of the epoch.
+    """
+    is_insert = pc.and_(changes[KEPT].is_valid(), pc.invert(changes[DELETES]))
+    is_same = pc.and_(
+        pc.equal(changes[PARTITION], partition), pc.equal(changes[POSITION], position)
+    )
+    flags = pc.fill_null(pc.and_(is_insert, is_same), fill_value=False)
+    return np.flatnonzero(flags)
+
+
+def follow_earlier_moves(before: Numbers, inserts: Numbers) -> Numbers:
+    """Return the same, where the rows of some inserts are those that earlier epochs have deleted.
+
+    Args:
+        before: For each change, the change that has made its row before.
+        inserts: The inserts. Their rows have the numbers after those of the changes, in this order.
+    """
+    moved = len(before) + np.arange(len(inserts))
+    followed = before.copy()
+    followed[inserts] = moved
+    return np.concatenate([followed, moved])
 
 
 def find_sources(keeps: Flags, before: Numbers) -> Numbers:

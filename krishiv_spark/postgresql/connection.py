@@ -45,12 +45,12 @@ def _import_driver() -> Any:
     return psycopg
 
 
-_QUOTED = re.compile('"(?:[^"]|"")*"')
+_QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
 
 
-def _escape_names(statement: str) -> str:
-    """Return a statement whose names may contain ``%``, which psycopg takes for a placeholder."""
-    return _QUOTED.sub(lambda name: name[0].replace("%", "%%"), statement)
+def _escape_quoted(statement: str) -> str:
+    """Return a statement whose names and literals may contain ``%``: psycopg's placeholder."""
+    return _QUOTED.sub(lambda part: part[0].replace("%", "%%"), statement)
 
 
 class DatabaseTransaction:
@@ -68,7 +68,7 @@ class DatabaseTransaction:
     def run(self, statement: str, values: Sequence[object] = ()) -> psycopg.Cursor[Any]:
         """Run one statement, or several without values, and return the cursor of its rows."""
         # The type of `execute` refuses computed texts, since names cannot be parameters.
-        text: Any = _escape_names(statement) if values else statement
+        text: Any = _escape_quoted(statement) if values else statement
         return self.connection.execute(text, values or None)
 
     def first(self, statement: str, values: Sequence[object] = ()) -> Any:

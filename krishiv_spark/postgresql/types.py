@@ -61,7 +61,16 @@ class StagedColumn:
     @property
     def declaration(self) -> str:
         """The column in the statement that creates the staging table."""
-        return f"{quote(self.target)} {self.wire}{'[]' if self.is_array else ''}"
+        return f"{quote(self.target)} {self._staged_type}"
+
+    @property
+    def _staged_type(self) -> str:
+        return f"{self.wire}{'[]' if self.is_array else ''}"
+
+    @property
+    def value_type(self) -> str:
+        """The type of `value`."""
+        return self._staged_type if self.cast is None else self.cast
 
     @property
     def value(self) -> str:

@@ -2,7 +2,8 @@
 
 It has one row for each query, table and partition of a topic: the highest position in the log of
 the database, and the newest time with the highest position at that time. By them, an event is known
-that Debezium repeats after the row was deleted.
+that Debezium repeats after the row was deleted. If the last event of the partition was a delete, it
+has the deleted row, too (`deleted_rows`).
 """
 
 from __future__ import annotations
@@ -15,15 +16,28 @@ from krishiv_spark.postgresql.connection import DatabaseTransaction
 from krishiv_spark.postgresql.names import CHANGES, TableName
 from krishiv_spark.sinks.kept_values import LogEnd, LogTime
 
-__all__ = ["ChangePositions"]
+__all__ = ["ChangePositions", "RecordedChanges"]
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS {changes} (
     query text NOT NULL, table_name text NOT NULL, partition text NOT NULL,
-    position bigint NOT NULL, newest_time bigint[],
+    position bigint NOT NULL, newest_time bigint[], deleted_at bigint, deleted_row json,
     PRIMARY KEY (query, table_name, partition)
 )
 """
+
+
+@dataclass(frozen=True)
+class RecordedChanges:
+    """The end of a query's earlier epochs, by partition.
+
+    Attributes:
+        ends: The highest position and the newest time.
+        deletes: The position of the delete whose row is recorded.
+    """
+
+    ends: Mapping[str, LogEnd]
+    deletes: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -46,17 +60,18 @@ class ChangePositions:
         if not has_table(transaction, self.name):
             transaction.run(_CREATE.format(changes=self.name.sql))
 
-    def read(self, transaction: DatabaseTransaction, query: str) -> Mapping[str, LogEnd]:
-        """Return the end of the query's earlier epochs, by partition."""
+    def read(self, transaction: DatabaseTransaction, query: str) -> RecordedChanges:
+        """Return the end of the query's earlier epochs."""
         statement = (
-            f"SELECT partition, position, newest_time FROM {self.name.sql} "  # noqa: S608  quoted
+            f"SELECT partition, position, newest_time, deleted_at FROM {self.name.sql} "  # noqa: S608
             "WHERE query = %s AND table_name = %s"
         )
         found = transaction.run(statement, [query, self.table.name]).fetchall()
-        return {
+        ends = {
             name: LogEnd(position, None if time is None else LogTime(*time))
-            for name, position, time in found
+            for name, position, time, _ in found
         }
+        return RecordedChanges(ends, {name: at for name, *_, at in found if at is not None})
 
     def write(
         self, transaction: DatabaseTransaction, query: str, ends: Mapping[str, LogEnd]

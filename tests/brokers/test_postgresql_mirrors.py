@@ -1,5 +1,6 @@
 """Mirrors in PostgreSQL: events of Debezium change a table, which then equals the database."""
 
+import json
 import random
 from decimal import Decimal
 
@@ -8,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from database_life import COLUMNS, RECORDS, Database, to_rows
-from debezium_events import PLACEHOLDER, to_json, write_event, write_scaled, write_unscaled
+from debezium_events import PLACEHOLDER, to_json, wrap, write_event, write_scaled, write_unscaled
 from letter_life import LetterLife
 from pg_onlooker import Onlooker
 from pg_server import open_killable
@@ -94,9 +95,19 @@ def live(database, folder, seed):
     return mirror
 
 
-def live_often(database, folder):
-    for seed in range(10):
-        live(database, folder / str(seed), seed)
+def live_in_pieces(database, folder, seed):
+    """Compare the mirror after epochs that end anywhere, also between the halves of a move."""
+    life, dice = Database(seed, moves=True, renames=True), random.Random(seed)
+    for _ in range(60):
+        life.step()
+    mirror, rows, done = Mirror(database, folder), {}, 0
+    while done < len(life.records):
+        size = dice.choice([1, 2, 3, 20])
+        mirror.apply(*life.records[done : done + size])
+        for effect in life.effects[done : done + size]:
+            rows |= effect
+        done += size
+        assert mirror.rows() == values({k: row for k, row in rows.items() if isinstance(row, dict)})
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2, 3))])
@@ -105,11 +116,31 @@ def test_the_mirror_equals_the_database_after_each_epoch(database, tmp_path, see
     assert mirror.left() == ['My "Table', "krishiv_changes", "krishiv_epochs"]
 
 
+def live_often(database, folder):
+    for seed in range(10):
+        live(database, folder / str(seed), seed)
+        live_in_pieces(database, folder / f"{seed} in pieces", seed)
+
+
+SEEDS = pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 6))]
+)
+
+
+@SEEDS
+def test_a_changed_key_takes_the_kept_values_along_from_earlier_epochs(database, tmp_path, seed):
+    live_in_pieces(database, tmp_path, seed)
+
+
 BUGS = {
     "a changed key leaves its values behind": ("follow_moves", lambda _, before: before),
     "a kept value is that of the table": (
         "find_rows_before",
         lambda found: mirrored_changes.in_table(found.groups),
+    ),
+    "a row that an earlier epoch has deleted is forgotten": (
+        "find_moved_inserts",
+        lambda *_: np.empty(0, np.int64),
     ),
     "the table has no row": (
         "locate_values",
@@ -205,6 +236,121 @@ def test_a_lower_position_is_repeated_only_if_its_time_is_not_newer(
     assert mirror.rows() == [(2, 2, "y")]
 
 
+def leave(key, lsn):
+    return to_json({"id": key}), write_event("d", {"id": key}, None, lsn)
+
+
+def arrive(key, lsn):
+    return event(key, lsn, "c", n=0, text=PLACEHOLDER)
+
+
+@pytest.mark.parametrize("between", [[], ["tombstone"], ["other partition"]])
+def test_a_changed_key_takes_the_values_of_the_row_along_that_an_earlier_epoch_has_deleted(
+    database, tmp_path, between
+):
+    mirror = Mirror(database, tmp_path)
+    mirror.apply(event(1, 1, "c", n=1, text="old"), event(5, 2, "c", n=5, text="five"))
+    # The epoch has changed the row before, partly.
+    mirror.apply(event(1, 5, n=1, text="new"), event(1, 6, n=2, text=PLACEHOLDER), leave(1, 7))
+    if "tombstone" in between:
+        mirror.apply((to_json({"id": 1}), None))
+    if "other partition" in between:
+        mirror.apply(event(4, 9, "c", n=4, text="four"), leave(5, 10), partitions=(1,))
+    mirror.apply(arrive(2, 7))
+    assert (2, 0, "new") in mirror.rows()
+    mirror.apply(event(2, 11, n=3, text=PLACEHOLDER))
+    assert (2, 3, "new") in mirror.rows()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_repeated_events_between_a_delete_and_its_insert_keep_the_values(database, tmp_path, apart):
+    """The repeated events end with a delete, too: the insert needs the first one's row."""
+    mirror = Mirror(database, tmp_path)
+    five = event(5, 3, "c", n=5, text="five")
+    mirror.apply(event(1, 1, "c", n=1, text="one"), five, leave(5, 4))
+    mirror.apply(leave(1, 7))
+    mirror.apply(five, leave(5, 4))
+    if apart:
+        mirror.apply(leave(1, 7))
+        mirror.apply(arrive(2, 7))
+    else:
+        mirror.apply(leave(1, 7), arrive(2, 7))
+    assert mirror.rows() == [(2, 0, "one")]
+
+
+def test_a_row_whose_delete_an_epoch_repeats_is_recorded(database, tmp_path):
+    mirror = Mirror(database, tmp_path)
+    mirror.apply(event(1, 1, "c", n=1, text="one"))
+    mirror.apply(leave(1, 7), event(5, 3, "c", n=5, text="five"), leave(5, 4), leave(1, 7))
+    mirror.apply(arrive(2, 7))
+    assert mirror.rows() == [(2, 0, "one")]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_key_that_changes_twice_takes_the_values_along(database, tmp_path, apart):
+    mirror = Mirror(database, tmp_path)
+    mirror.apply(event(1, 1, "c", n=1, text="one"))
+    mirror.apply(leave(1, 7))
+    if apart:
+        mirror.apply(arrive(2, 7), leave(2, 8))
+        mirror.apply(arrive(3, 8))
+    else:
+        mirror.apply(arrive(2, 7), leave(2, 8), arrive(3, 8))
+    assert mirror.rows() == [(3, 0, "one")]
+
+
+@pytest.mark.parametrize(("partition", "lsn"), [(1, 7), (0, 8)])
+def test_an_insert_that_does_not_belong_to_the_last_delete_is_refused(
+    database, tmp_path, partition, lsn
+):
+    mirror = Mirror(database, tmp_path)
+    mirror.apply(event(1, 1, "c", n=1, text="one"))
+    mirror.apply(leave(1, 7))
+    with pytest.raises(CommitRejected, match="came in another epoch"):
+        mirror.apply(arrive(2, lsn), partitions=(partition,))
+
+
+def test_a_deleted_row_is_recorded_until_a_later_event(database, tmp_path):
+    mirror = Mirror(database, tmp_path)
+    mirror.apply(event(1, 1, "c", n=1, text="one"), event(2, 2, "c", n=2, text="two"))
+    for records, recorded in [
+        ([leave(1, 7)], {"id": "1", "n": "1", "text": "one"}),
+        ([(to_json({"id": 1}), None)], {"id": "1", "n": "1", "text": "one"}),
+        ([event(2, 8, n=3, text=PLACEHOLDER)], None),
+    ]:
+        mirror.apply(*records)
+        ((found,),) = database.run(
+            f"SELECT deleted_row FROM {mirror.onlooker.schema}.krishiv_changes"
+        )
+        assert found == recorded
+
+
+def test_a_delete_of_another_server_replaces_the_recorded_one(database, tmp_path):
+    """Positions start again there, and times are newer."""
+    mirror = Mirror(database, tmp_path)
+
+    def apply(op, lsn, ms, before=None, after=None):
+        row = after or before
+        mirror.apply((to_json({"id": row["id"]}), write_event(op, before, after, lsn, ts_ms=ms)))
+
+    apply("c", 900, 5, after={"id": 1, "n": 1, "text": "one"})
+    apply("d", 901, 5, before={"id": 1})
+    apply("c", 3, 9, after={"id": 5, "n": 5, "text": "five"})
+    apply("d", 4, 9, before={"id": 5})
+    apply("c", 4, 9, after={"id": 6, "n": 6, "text": PLACEHOLDER})
+    assert mirror.rows() == [(6, 6, "five")]
+
+
+def test_a_row_that_lacks_a_column_of_the_table_is_not_guessed(database, tmp_path):
+    mirror = Mirror(database, tmp_path, tableSchema="")
+    mirror.create("id int PRIMARY KEY, n bigint, text text")
+    mirror.apply(event(1, 1, "c", n=1, text="one"))
+    mirror.apply(leave(1, 7))
+    database.run(f"ALTER TABLE {mirror.onlooker.table} ADD COLUMN more text")
+    with pytest.raises(CommitRejected, match="came in another epoch"):
+        mirror.apply(event(2, 7, "c", n=0, text=PLACEHOLDER, more=None))
+
+
 def test_the_later_offset_wins_also_from_another_server(database, tmp_path):
     """Positions start again there."""
     mirror = Mirror(database, tmp_path)
@@ -234,6 +380,7 @@ small smallint, f real, raw bytea, only_here int DEFAULT 7"""
 
 def test_values_have_the_types_of_the_table(database, tmp_path):
     mirror = Mirror(database, tmp_path, tableSchema="", timeUnits='{"local": "ms"}')
+    schema = mirror.onlooker.schema
     mirror.create(TYPES.replace("any numeric", '"any" numeric'))
     # A column with a default in the table only; rows of events do not have it.
     database.run(f"ALTER TABLE {mirror.onlooker.table} DROP COLUMN only_here, DROP COLUMN huge")
@@ -251,7 +398,7 @@ def test_values_have_the_types_of_the_table(database, tmp_path):
         "clock": 3_723_000_004,
         "tags": ["a", None, 'q"'],
         "small": -7,
-        "f": 0.5,
+        "f": 0.1259765625,
         "raw": "AAEC",
     }
     mirror.apply((to_json({"id": key}), write_event("c", None, row, 1)))
@@ -262,26 +409,39 @@ def test_values_have_the_types_of_the_table(database, tmp_path):
     }
     kept |= {"tags": [PLACEHOLDER]}
     mirror.apply((to_json({"id": key}), write_event("u", None, {**row, **kept, "mood": "new"}, 2)))
-    ((found),) = database.run(
-        f'SELECT price, "any", doc::text, plain::text, mood, at::text, local::text, day::text, '
-        f"clock::text, tags, small, f, raw FROM {mirror.onlooker.table}"
-    )
-    assert found[:5] == (
+    found = read_types(mirror)
+    assert found[1:6] == (
         Decimal("12.50"),
         Decimal("-1234567890123456789012345678901234567890.123"),
         '{"a": [2], "b": 1}',
         '{"b": 1,  "b": 2}',
         "new",
     )
-    assert found[6:] == (
+    assert found[7:] == (
         "2024-02-29 01:02:03.456",
         "2024-02-29",
         "01:02:03.000004",
         ["a", None, 'q"'],
         -7,
-        0.5,
+        0.12597656,
         b"\0\1\2",
     )
+    mirror.given["libpq.options"] = "-c extra_float_digits=-3 -c datestyle=SQL,DMY"
+    mirror.apply((to_json({"id": key}), write_event("d", {"id": key}, None, 3)))
+    recorded = f"SELECT deleted_row ->> 'f', deleted_row ->> 'day' FROM {schema}.krishiv_changes"
+    assert database.run(recorded) == [("0.12597656", "2024-02-29")]
+    other = key.replace("1", "2")
+    every = {**row, **kept, "id": other}
+    mirror.apply((to_json({"id": other}), write_event("c", None, every, 3)))
+    assert read_types(mirror)[2:5] + read_types(mirror)[6:] == found[2:5] + found[6:]
+
+
+def read_types(mirror):
+    (found,) = mirror.onlooker.database.run(
+        f'SELECT id, price, "any", doc::text, plain::text, mood, at::text, local::text, day::text, '
+        f"clock::text, tags, small, f, raw FROM {mirror.onlooker.table}"
+    )
+    return found
 
 
 def test_a_text_in_a_number_of_any_length_is_not_guessed(database, tmp_path):
@@ -336,6 +496,26 @@ def test_a_column_that_the_table_lacks_stops_the_query_until_it_is_declared(data
     mirror.given |= {"tableSchema": f"{COLUMNS}, new INT", "schemaEvolution": "add"}
     mirror.apply(more)
     assert mirror.rows("id", "new") == [(1, None), (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value", "text"),
+    [
+        ("more", "string", "x", "has columns that the table does not have: 'more'. Add them to"),
+        ("small", "int64", 2**40, "'small'"),
+    ],
+)
+def test_the_schemas_of_events_neither_add_nor_widen_columns(
+    database, tmp_path, column, kind, value, text
+):
+    mirror = Mirror(database, tmp_path, tableSchema="id INT, small INT", schemaEvolution="widen")
+    fields = [{"type": "int32", "field": "id"}, {"type": kind, "field": column}]
+    inner = [{"type": "struct", "field": side, "fields": fields} for side in ("before", "after")]
+    row = {"id": 1, column: value}
+    event = wrap({"type": "struct", "fields": inner}, json.loads(write_event("c", None, row, 1)))
+    with pytest.raises(SchemaError, match=text):
+        mirror.apply((to_json({"id": 1}), event))
+    assert mirror.rows("id", "small") == []
 
 
 def test_bad_events_are_dead_letters(database, tmp_path):

@@ -52,7 +52,7 @@ def test_kills_of_driver_workers_and_server_lose_and_repeat_nothing(server, job,
 @pytest.mark.timeout(2400)
 @pytest.mark.long  # the same commits, of rows that events of Debezium change
 def test_kills_leave_a_mirror_equal_to_the_database(server, job, tmp_path):
-    life = Database(seed=11, renames=True)
+    life = Database(seed=11, moves=True, renames=True)
     while len(life.records) < FILES * ROWS:
         life.step()
     (tmp_path / "in").mkdir()

@@ -286,6 +286,30 @@ def test_a_row_that_the_epoch_had_changed_before_its_delete_is_not_guessed(tmp_p
         mirror.apply([arrive(2, 7)], 3)
 
 
+def test_a_key_that_changes_twice_takes_the_values_along_from_an_earlier_epoch(tmp_path):
+    mirror = Mirror(tmp_path)
+    mirror.apply([insert(1, text="one")])
+    mirror.apply([leave(1, 7)], 1)
+    mirror.apply([arrive(2, 7), leave(2, 8), arrive(3, 8)], 2)
+    assert mirror.rows() == [{"id": 3, "n": 0, "text": "one"}]
+
+
+def test_a_delete_of_another_server_replaces_the_recorded_one(tmp_path):
+    """Positions start again there, and times are newer."""
+    events = [
+        ("c", None, {"id": 1, "n": 1, "text": "one"}, 900, 5),
+        ("d", {"id": 1}, None, 901, 5),
+        ("c", None, {"id": 5, "n": 5, "text": "five"}, 3, 9),
+        ("d", {"id": 5}, None, 4, 9),
+        ("c", None, {"id": 6, "n": 6, "text": PLACEHOLDER}, 4, 9),
+    ]
+    mirror = Mirror(tmp_path)
+    for offset, (op, before, after, lsn, ms) in enumerate(events):
+        key = to_json({"id": (after or before)["id"]})
+        mirror.apply([(key, write_event(op, before, after, lsn, ts_ms=ms))], offset)
+    assert mirror.rows() == [{"id": 6, "n": 6, "text": "five"}]
+
+
 def test_the_position_of_another_partition_is_no_move(tmp_path):
     mirror = Mirror(tmp_path)
     mirror.apply([insert(1, text="one")])

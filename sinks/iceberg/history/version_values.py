@@ -28,7 +28,13 @@ from krishiv_spark.sinks.iceberg.history.version_chains import (
 )
 from krishiv_spark.sinks.iceberg.upserts.epoch_changes import filter_rows
 from krishiv_spark.sinks.iceberg.upserts.unchanged_values import describe_key
-from krishiv_spark.sinks.kept_values import NO_CHANGE, find_sources, list_kept, to_rejection
+from krishiv_spark.sinks.kept_values import (
+    NO_CHANGE,
+    find_sources,
+    follow_earlier_moves,
+    list_kept,
+    to_rejection,
+)
 from krishiv_spark.sinks.upserts import drop_further
 
 if TYPE_CHECKING:
@@ -171,10 +177,10 @@ class VersionValues:
         """
         first, wanted = self._events.stored, self.incomplete
         moved = find_moved(wanted[before[wanted] == NO_CHANGE] - first)
-        more = len(before) + np.arange(len(moved.inserts))
-        own = first + moved.inserts
-        before[own] = np.where(before[own] == NO_CHANGE, more, before[own])
-        return np.r_[before, more], moved.rows
+        followed = follow_earlier_moves(before, first + moved.inserts)
+        # A repeated event may have a version of the same key.
+        followed[: len(before)] = np.where(before == NO_CHANGE, followed[: len(before)], before)
+        return followed, moved.rows
 
     def _read(self, numbers: Numbers) -> pa.Table:
         """Return whole rows of events, in the order of their numbers, ascending."""

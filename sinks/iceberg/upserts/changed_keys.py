@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.arrow.compute import pc
 from krishiv_spark.iceberg.property_keys import MOVE_KEY, find_newest_entry
 from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
     EpochChanges,
@@ -30,7 +29,8 @@ from krishiv_spark.sinks.iceberg.upserts.epoch_changes import (
     to_sortable,
 )
 from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup
-from krishiv_spark.sinks.upserts import DELETES, KEPT, PARTITION, POSITION
+from krishiv_spark.sinks.kept_values import LogEnd, find_moved_inserts, list_pending_deletes
+from krishiv_spark.sinks.upserts import PARTITION, POSITION
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -101,32 +101,25 @@ def find_last_deletes(epoch: EpochChanges, keys: Sequence[str]) -> Moves:
 
 
 def write_moves(
-    metadata: TableMetadata, moves: Moves, positions: Mapping[str, int], newer: Container[str]
+    metadata: TableMetadata, moves: Moves, known: Mapping[str, LogEnd], ends: Mapping[str, LogEnd]
 ) -> dict[str, str]:
     """Return the entry for the summary of an epoch; an empty one ends that of an earlier epoch.
 
     Args:
         metadata: The table of one attempt.
         moves: The last deletes of the epoch.
-        positions: The highest position of the epoch by partition. A higher one than that of an
-            earlier delete means that its insert has come, or never will. Otherwise the events are
-            repeated ones: the insert follows, and only the snapshot before the first delete has
-            the row.
-        newer: The partitions with a newer time than all before, which is no repeated one: positions
-            of another server may be lower.
+        known: The end of earlier epochs, by partition.
+        ends: The end of the epoch, by partition.
     """
     snapshot = metadata.current_snapshot_id
-    known = read_moves(metadata)
-    kept = {
-        name: each
-        for name, each in known.items()
-        if positions.get(name, -1) <= each.position and name not in newer
-    }
+    earlier = read_moves(metadata)
+    deletes = {name: one.position for name, one in earlier.items()}
+    kept = {name: earlier[name] for name in list_pending_deletes(deletes, known, ends)}
     new = {name: LastDelete(one.position, one.key, snapshot) for name, one in moves.items()}
     every = {**new, **kept}
     if len(every) > MOST_PARTITIONS:
         every = {}
-    if not (every or known):
+    if not (every or earlier):
         return {}
     texts = {
         name: [each.position, each.snapshot, _encode(each.key)] for name, each in every.items()
@@ -174,16 +167,11 @@ def find_moved_rows(
     found: list[int] = []
     rows: list[pa.Table] = []
     for name, move in moves:
-        is_insert = pc.and_(changes[KEPT].is_valid(), pc.invert(changes[DELETES]))
-        is_same = pc.and_(
-            pc.equal(changes[PARTITION], name), pc.equal(changes[POSITION], move.position)
-        )
-        flags = pc.fill_null(pc.and_(is_insert, is_same), fill_value=False)
-        row = read_row(move) if pc.any(flags).as_py() else None
+        inserts = find_moved_inserts(name, move.position, changes)
+        row = read_row(move) if len(inserts) else None
         if row is not None:
-            indices = np.flatnonzero(flags).tolist()
-            found.extend(indices)
-            rows.extend([row] * len(indices))
+            found.extend(inserts.tolist())
+            rows.extend([row] * len(inserts))
     return MovedRows(np.array(found, np.int64), rows)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 from krishiv_spark.sinks.iceberg.upserts.upsert_staging import UpsertSpec
-from krishiv_spark.sinks.kept_values import IncompleteRows, LogTime, refuse_truncate
+from krishiv_spark.sinks.kept_values import IncompleteRows, LogEnd, LogTime, refuse_truncate
 from krishiv_spark.sinks.upserts import (
     CLOCK,
     DELETES,
@@ -237,6 +237,12 @@ class EpochChanges:
     def times(self) -> Mapping[str, LogTime]:
         """The newest time in the database among the changes, by partition."""
         return self._last.times
+
+    @property
+    def ends(self) -> Mapping[str, LogEnd]:
+        """The highest position and the newest time, by partition."""
+        times = self.times
+        return {name: LogEnd(at, times.get(name)) for name, at in self.positions.items()}
 
     @property
     def last_deletes(self) -> pa.Table | None:

@@ -26,7 +26,6 @@ from krishiv_spark.iceberg.property_keys import CHANGE_TIME_KEY, POSITION_KEY, f
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns
 from krishiv_spark.sinks.iceberg.upserts.changed_keys import (
     MOST_PARTITIONS,
-    MovedRows,
     find_moved_rows,
     read_moves,
     read_snapshot_row,
@@ -40,13 +39,13 @@ from krishiv_spark.sinks.iceberg.upserts.replaced_rows import RowLookup
 from krishiv_spark.sinks.kept_values import (
     NO_CHANGE,
     Flags,
-    IncompleteRows,
     LogEnd,
     LogTime,
     Numbers,
     are_applied,
     find_rows_before,
     find_sources,
+    follow_earlier_moves,
     follow_moves,
     in_table,
     list_kept,
@@ -60,13 +59,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = [
-    "complete_upserts",
-    "describe_key",
-    "find_newer_partitions",
-    "read_ends",
-    "write_positions",
-]
+__all__ = ["complete_upserts", "describe_key", "read_ends", "write_positions"]
 
 _Value = TypeVar("_Value")
 _ROW, _STORED = "_krishiv_row", "_krishiv_stored"
@@ -97,7 +90,8 @@ def complete_upserts(
     before = find_rows_before(found)
     read_row = partial(read_snapshot_row, table, keys)
     earlier = find_moved_rows(read_moves(table.metadata).items(), found.rows, read_row)
-    states = [before, follow_moves(found, before), _follow_earlier_moves(found, before, earlier)]
+    moves = follow_moves(found, before)
+    states = [before, moves, follow_earlier_moves(moves, earlier.inserts)]
     sources = {
         name: [find_sources(keeps, state)[winners] for state in states]
         for name, keeps in kept.items()
@@ -105,14 +99,15 @@ def complete_upserts(
     # In a truncated table, all rows are deleted before these changes.
     before_epoch = None if changes.is_truncated else table
     stored, places = _read_stored(before_epoch, rows, found.groups, keys, sources)
-    stored, places = _add_moved(stored, places, earlier.rows)
+    moved = [_conform(batch, columns) for row in earlier.rows for batch in row.to_batches()]
+    known = pa.concat_tables([rows, pa.Table.from_batches(moved, columns)])
     is_missing = np.zeros(len(winners), np.bool_)
     is_repeated = are_applied(found.rows.take(pa.array(winners)), read_ends(table.metadata))
     for name, alternatives in sources.items():
         spots = np.full(len(winners), -1)
         for source in alternatives:
-            spots = np.where(spots < 0, locate_values(source, places, len(rows)), spots)
-        both = pa.chunked_array([*rows[name].chunks, *stored[name].chunks], rows[name].type)
+            spots = np.where(spots < 0, locate_values(source, places, len(known)), spots)
+        both = pa.chunked_array([*known[name].chunks, *stored[name].chunks], rows[name].type)
         values = both.take(pa.array(np.maximum(spots, 0), mask=spots < 0))
         last = last.set_column(last.column_names.index(name), last.field(name), values)
         is_missing |= spots < 0
@@ -155,27 +150,6 @@ def _conform(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     return conform(batch.drop_columns(further), columns, fill=True)
 
 
-def _follow_earlier_moves(found: IncompleteRows, before: Numbers, earlier: MovedRows) -> Numbers:
-    """Return the same, where the row of an insert is that of an old key of an earlier epoch.
-
-    These rows have the numbers of keys after those of the epoch's keys.
-    """
-    first = int(found.groups.max()) + 1
-    moved = np.array(before, np.int64)
-    moved[earlier.inserts] = in_table(first + np.arange(len(earlier.inserts)))
-    return moved
-
-
-def _add_moved(
-    stored: pa.Table, places: Numbers, moved: Sequence[pa.Table]
-) -> tuple[pa.Table, Numbers]:
-    """Return the table's rows and their places with those of old keys of earlier epochs."""
-    more = stored.num_rows + np.arange(len(moved))
-    rows = [_conform(batch, stored.schema) for row in moved for batch in row.to_batches()]
-    every = pa.Table.from_batches([*stored.to_batches(), *rows], stored.schema)
-    return every, np.concatenate([places, more])
-
-
 def read_ends(metadata: TableMetadata) -> dict[str, LogEnd]:
     """Return the end of the changes that the table has, by partition.
 
@@ -185,17 +159,6 @@ def read_ends(metadata: TableMetadata) -> dict[str, LogEnd]:
     positions = _read_entry(metadata, POSITION_KEY, int)
     times = _read_entry(metadata, CHANGE_TIME_KEY, _to_time)
     return {name: LogEnd(position, times.get(name)) for name, position in positions.items()}
-
-
-def find_newer_partitions(metadata: TableMetadata, times: Mapping[str, LogTime]) -> set[str]:
-    """Return the partitions in which an epoch has a newer time than all epochs before.
-
-    Args:
-        metadata: The table before the epoch.
-        times: The newest times of the epoch, by partition.
-    """
-    ends = {name: end.time for name, end in read_ends(metadata).items() if end.time is not None}
-    return {name for name, end in ends.items() if name in times and times[name].micros > end.micros}
 
 
 def _to_time(pair: Sequence[Any]) -> LogTime:
@@ -214,25 +177,22 @@ def _read_entry(
         return {}
 
 
-def write_positions(
-    metadata: TableMetadata, positions: Mapping[str, int], times: Mapping[str, LogTime]
-) -> dict[str, str]:
+def write_positions(known: Mapping[str, LogEnd], ends: Mapping[str, LogEnd]) -> dict[str, str]:
     """Return the entries for the summary of an epoch: positions, times; none if they are too long.
 
     Args:
-        metadata: The table before the epoch.
-        positions: The highest positions of the epoch, by partition.
-        times: Its newest times.
+        known: The end of earlier epochs, by partition.
+        ends: The end of the epoch, by partition.
     """
-    known = read_ends(metadata)
     every = {name: end.position for name, end in known.items()}
-    for name, position in positions.items():
-        every[name] = max(every.get(name, 0), position)
+    for name, end in ends.items():
+        every[name] = max(every.get(name, 0), end.position)
     if not every or len(every) > MOST_PARTITIONS:
         return {}
     newest = {name: end.time for name, end in known.items() if end.time is not None}
-    for name, time in times.items():
-        newest[name] = max(newest.get(name, time), time)
+    for name, end in ends.items():
+        if end.time is not None:
+            newest[name] = max(newest.get(name, end.time), end.time)
     entries = {POSITION_KEY: every} | ({CHANGE_TIME_KEY: newest} if newest else {})
     return {
         key: json.dumps(value, separators=(",", ":"), sort_keys=True)

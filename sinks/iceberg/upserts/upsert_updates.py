@@ -177,20 +177,17 @@ class UpsertUpdate(EpochUpdate):
     def _summarize(self, table: Table, changes: EpochChanges) -> dict[str, str]:
         """Return the entries for the summary of change data: positions, and deletes at the end."""
         from krishiv_spark.sinks.iceberg.upserts.changed_keys import find_last_deletes, write_moves
-        from krishiv_spark.sinks.iceberg.upserts.unchanged_values import (
-            find_newer_partitions,
-            write_positions,
-        )
+        from krishiv_spark.sinks.iceberg.upserts.unchanged_values import read_ends, write_positions
 
         if self._last_deletes is None:
             # After the table was truncated, the epoch itself has made all of its rows.
             is_needed = not changes.is_truncated
             keys = self._upsert_spec.keys
             self._last_deletes = find_last_deletes(changes, keys) if is_needed else {}
-        newer = find_newer_partitions(table.metadata, changes.times)
+        known, ends = read_ends(table.metadata), changes.ends
         return {
-            **write_positions(table.metadata, changes.positions, changes.times),
-            **write_moves(table.metadata, self._last_deletes, changes.positions, newer),
+            **write_positions(known, ends),
+            **write_moves(table.metadata, self._last_deletes, known, ends),
         }
 
     def _open_changes(self, io: FileIO, paths: Sequence[str], columns: pa.Schema) -> EpochChanges:
