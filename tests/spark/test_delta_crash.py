@@ -10,6 +10,7 @@ import pytest
 from delta_reader import LogReader
 from deltalake import DeltaTable
 from killers import Killer, assert_each_once
+from store_tables import make_onlooker
 from tables import make_input
 
 KILLS = int(os.environ.get("KRISHIV_KILLS", "2"))  # of the driver, and of a worker
@@ -74,10 +75,34 @@ def test_kills_of_a_fanout_with_delta_leave_each_epoch_in_all_targets_or_in_none
 EVEN_ODD = ("even", "odd")
 
 
+@pytest.mark.crash
+@pytest.mark.long  # the same epochs as on a disk, by conditional requests
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("store", ["s3", "versity"], indirect=True)
+def test_kills_lose_and_repeat_nothing_of_a_table_in_a_bucket(job, store, tmp_path):
+    job["table"] = f"{store.url}/table"
+    job["sink_options"] |= store.options
+    more = {} if store.restart is None else {"store": store.restart}
+    make_input(Path(job["source"]), 4 * FILES, ROWS)
+    killer = Killer("stream_copy.py", job, sign="STARTED", pauses=(0.0, 5.0), more=more)
+    killer.run(2 * KILLS * (2 + len(more)))
+    assert killer.kills["driver"], "everything was copied before anything was killed"
+    files = make_onlooker(job["table"], store.options)
+    for key in files.iter_files():
+        copied = tmp_path / "copy" / key
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        copied.write_bytes(files.read(key))
+    assert_exact(tmp_path / "copy", 4 * FILES)
+
+
 def copy_with_kills(job, files: int, kills: int) -> None:
     make_input(Path(job["source"]), files, ROWS)
     Killer("stream_copy.py", job, sign="STARTED", pauses=(0.0, 5.0)).run(kills)
-    table = Path(job["table"])
+    assert_exact(Path(job["table"]), files)
+
+
+def assert_exact(table: Path, files: int) -> None:
+    """Two readers of the table find every row of the files once."""
     readers = {
         "deltalake": DeltaTable(str(table)).to_pyarrow_table(),
         "the log alone": LogReader(table).rows(),
