@@ -26,6 +26,7 @@ from benchmarks.writers import Life
 
 __all__ = ["compacted", "few", "late", "spread", "wide"]
 
+_GZIP = {"tableProperty.write.metadata.compression-codec": "gzip"}
 _SIZES = ("rows", "keys", "epochs", "copies")
 _ENDS = 10
 _SCANS = 5
@@ -102,6 +103,14 @@ def _beside_merge(
             yield figure(f"bytes, {OURS} / {MERGE_READ}", "x", [share], bytes_goal, smaller=True)
             speed = [_median(theirs.times[1:]) / _median(ours.times[1:])]
             yield figure(f"speed, {OURS} / {MERGE_READ}", "x", speed)
+            if bytes_goal is not None:
+                packed = UpsertEpochs(run, OURS, work, _subfolder(folder, "gzip"), _GZIP)
+                packed.fill(base)
+                packed.advance()
+                packed.verify()
+                share = packed.written / theirs.written
+                name = f"bytes, {OURS} with gzip / {MERGE_READ}"
+                yield figure(name, "x", [share], bytes_goal, smaller=True)
 
 
 def _costs(one: UpsertEpochs, growth: Goal | None) -> Iterator[Figure]:

@@ -34,6 +34,7 @@ MERGE_READ, MERGE_COPY = "MERGE INTO, merge-on-read", "MERGE INTO, copy-on-write
 _MODES = {MERGE_READ: "merge-on-read", MERGE_COPY: "copy-on-write"}
 
 _TABLE = "db.rows"
+_PROPERTY = "tableProperty."
 _FILES = 4
 _CHUNK = 250_000
 _PAUSE_S = 0.2
@@ -92,7 +93,7 @@ class UpsertEpochs:
         name: ``krishiv-iceberg``, or how Iceberg's own connector merges.
         work: The epochs.
         folder: Of the table and its state.
-        given: Options of our sink.
+        given: Options of our sink, which also creates the table with properties among them.
         times: Seconds of each epoch; None for one that was interrupted.
         changed: Bytes of the Parquet files with the rows of the epochs.
         written: Bytes of all files that epochs have written below the table.
@@ -138,6 +139,7 @@ class UpsertEpochs:
         rows = self.run.spark().read.parquet(str(base))
         if self.name == OURS:  # which creates it with its own properties
             given = {**self.place.options, "tableProperty.write.merge.mode": "merge-on-read"}
+            given |= {key: text for key, text in self.given.items() if key.startswith(_PROPERTY)}
             rows.write.format(OURS).mode("append").options(**given).save(_TABLE)
         else:
             modes = {f"write.{what}.mode": _MODES[self.name] for what in ("merge", "update")}
