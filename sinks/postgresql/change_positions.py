@@ -21,9 +21,16 @@ __all__ = ["ChangePositions", "RecordedChanges"]
 _CREATE = """
 CREATE TABLE IF NOT EXISTS {changes} (
     query text NOT NULL, table_name text NOT NULL, partition text NOT NULL,
-    position bigint NOT NULL, newest_time bigint[], deleted_at bigint, deleted_row json,
-    PRIMARY KEY (query, table_name, partition)
+    position bigint NOT NULL, PRIMARY KEY (query, table_name, partition)
 )
+"""
+
+_LATER = {"newest_time": "bigint[]", "deleted_at": "bigint", "deleted_row": "json"}
+"""Columns that the table of an earlier version lacks."""
+
+_FIND_COLUMNS = """
+SELECT attname FROM pg_catalog.pg_attribute
+WHERE attrelid = pg_catalog.to_regclass(%s) AND attnum > 0 AND NOT attisdropped
 """
 
 
@@ -56,9 +63,13 @@ class ChangePositions:
         return TableName(self.table.schema, CHANGES)
 
     def create(self, transaction: DatabaseTransaction) -> None:
-        """Create the table of positions, unless it exists."""
+        """Create the table of positions, or the columns that it lacks."""
         if not has_table(transaction, self.name):
             transaction.run(_CREATE.format(changes=self.name.sql))
+        found = {name for (name,) in transaction.run(_FIND_COLUMNS, [self.name.sql])}
+        added = (f"ADD COLUMN IF NOT EXISTS {n} {t}" for n, t in _LATER.items() if n not in found)
+        if actions := ", ".join(added):
+            transaction.run(f"ALTER TABLE {self.name.sql} {actions}")
 
     def read(self, transaction: DatabaseTransaction, query: str) -> RecordedChanges:
         """Return the end of the query's earlier epochs."""

@@ -325,6 +325,25 @@ def test_a_deleted_row_is_recorded_until_a_later_event(database, tmp_path):
         assert found == recorded
 
 
+def test_the_table_of_positions_of_an_earlier_version_gets_the_columns_that_it_lacks(
+    database, tmp_path
+):
+    mirror = Mirror(database, tmp_path)
+    changes = f"{mirror.onlooker.schema}.krishiv_changes"
+    mirror.apply(event(1, 10, "c", n=1, text="x"))
+    dropped = ", ".join(
+        f"DROP COLUMN {name}" for name in ("newest_time", "deleted_at", "deleted_row")
+    )
+    database.run(f"ALTER TABLE {changes} {dropped}")
+    mirror.apply(
+        (to_json({"id": 1}), write_event("u", None, {"id": 1, "n": 2, "text": "y"}, 11, ts_ms=5))
+    )
+    mirror.apply(leave(1, 12))
+    assert mirror.rows() == []
+    found = database.run(f"SELECT position, newest_time, deleted_row ->> 'text' FROM {changes}")
+    assert [*found] == [(12, [5_000, 11], "y")]
+
+
 def test_a_delete_of_another_server_replaces_the_recorded_one(database, tmp_path):
     """Positions start again there, and times are newer."""
     mirror = Mirror(database, tmp_path)
