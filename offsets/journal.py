@@ -306,13 +306,27 @@ class StoredEntries:
         """
         return self._entry(state.number + 1)
 
-    def is_continued(self, number: int, listing: Listing) -> bool:
-        """Return True if a new entry continues the log that this process has read.
+    def list_after(self, number: int) -> Listing:
+        """Return a listing after the creation of an entry, which continues the log that was read.
 
-        Args:
-            number: Number of the entry, above the newest snapshot.
-            listing: A listing after its creation.
+        If a snapshot at or above the number exists, the entry was folded, and has no meaning.
+
+        Raises:
+            LogError: If entries before it were removed or replaced.
         """
+        # A listing beside a fold of another driver may have neither a removed entry nor the
+        # snapshot that covers it. That was written before the removal, so the next listing has it.
+        for _ in range(_LOOKS):
+            listing = self._journal.list()
+            if listing.newest_snapshot >= number or self._is_continued(number, listing):
+                return listing
+        raise LogError(
+            f"entries before {entry_name(number)} of the epoch log {self._journal} were removed or "
+            "replaced while the query ran: restart it, so that the log is compared with the "
+            "checkpoint and the target"
+        )
+
+    def _is_continued(self, number: int, listing: Listing) -> bool:
         newest, before, end = listing.newest_snapshot, number - 1, self._end
         is_next = before == newest or listing.has_entry(before)
         return is_next and (end.number <= newest or self._has(end.number, end.nonce, listing))

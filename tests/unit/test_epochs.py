@@ -33,6 +33,7 @@ from journals import (
     Unversioned,
     entry,
     interleave,
+    make_listing,
     snapshot,
 )
 from log_racer import race
@@ -561,6 +562,29 @@ def run(make: Callable[[], Drivers], examples: int) -> None:
     run_state_machine_as_test(
         make, settings=settings(max_examples=examples, stateful_step_count=25)
     )
+
+
+class TornListings(ModelJournal):
+    """A listing beside a fold may lack a removed entry and the snapshot that covers it."""
+
+    torn = 0
+
+    def list(self):
+        if self.torn:
+            self.torn -= 1
+            newest = max(self.names)
+            return make_listing({newest: self.names[newest]})
+        return super().list()
+
+
+@pytest.mark.parametrize("torn", [1, 3])
+def test_a_listing_beside_a_fold_is_repeated(torn):
+    journal = TornListings()
+    log = EpochLog(journal)
+    generation = log.begin().owner
+    journal.torn = torn
+    assert log.intend(generation, 0, "x").committed_epoch == 0
+    assert journal.torn == 0
 
 
 def test_processes_racing_on_a_disk_publish_each_epoch_once(tmp_path):
