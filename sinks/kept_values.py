@@ -205,10 +205,10 @@ def find_moved_inserts(partition: str, position: int, changes: pa.Table) -> Numb
 
 
 def follow_earlier_moves(before: Numbers, inserts: Numbers) -> Numbers:
-    """Return the same, where the rows of some inserts are those that earlier epochs have deleted.
+    """Return `before`, but point some inserts to the rows that earlier epochs have deleted.
 
     Args:
-        before: For each change, the change that has made its row before.
+        before: For each change, the change that wrote the row's previous state.
         inserts: The inserts. Their rows have the numbers after those of the changes, in this order.
     """
     moved = len(before) + np.arange(len(inserts))

@@ -155,39 +155,54 @@ class HistoryChanges(EpochChanges):
         times = np.r_[_to_micros(rows[columns.valid_from]), _to_micros(control[TIME])]
         ends = np.r_[_to_micros(rows[columns.valid_to], NEVER), np.full(size, NEVER)]
         places = _join(rows[spec.rank_column], control[self._rank_name])
-        arrivals, end_ranks = np.arange(size), np.full(count, -1)
-        replayed, none = np.zeros(count + size, np.bool_), np.full(count + size, -1)
-        logged = _Logged(none, none)
         if spec.is_of_records:
             reads = np.asarray(pc.starts_with(places, SNAPSHOT))
-            ranks, end_ranks = _rank_positions(places, groups, deletes, count)
-            arrivals = _number_arrivals(control, groups[count:], ranks[count:])
-            known = _Known(
-                np.r_[groups, groups[:count]],
-                np.r_[ranks, end_ranks],
-                np.r_[times, ends[:count]],
-                np.r_[none[:count], arrivals, none[:count]],
-            )
-            replayed, logged = _find_replayed(places, count, known)
+            ranked = self._rank_records(places, groups, deletes, times, ends)
         else:
-            found_ranks = pc.rank(places, "ascending", tiebreaker="dense")
-            ranks = np.asarray(found_ranks).astype(np.int64)
+            ranked = _rank_rows(places, count)
         events = Events(
             groups,
-            ranks,
+            ranked.ranks,
             times,
             ends,
-            np.r_[np.zeros(count, np.int64), arrivals],
+            np.r_[np.zeros(count, np.int64), ranked.arrivals],
             deletes,
             reads,
             count,
             np.full(keys.num_rows, is_complete),
-            end_ranks,
-            replayed,
-            *logged,
+            ranked.end_ranks,
+            ranked.replayed,
+            *ranked.logged,
         )
         events.complete[:] |= ~events.have_current()
         return events
+
+    def _rank_records(
+        self, places: pa.Array, groups: Numbers, deletes: Flags, times: Numbers, ends: Numbers
+    ) -> _Ranked:
+        """Return the order of records by their positions in the database's log.
+
+        Args:
+            places: The positions, of versions with that of the delete.
+            groups: The number of each event's key.
+            deletes: Whether it is a change that deletes.
+            times: The times of events.
+            ends: The times at which they end.
+
+        Raises:
+            CommitRejected: If positions of a key are of two kinds.
+        """
+        count = len(places) - self._control.num_rows
+        ranks, end_ranks = _rank_positions(places, groups, deletes, count)
+        arrivals = _number_arrivals(self._control, groups[count:], ranks[count:])
+        none = np.full(count, -1)
+        known = _Known(
+            np.r_[groups, groups[:count]],
+            np.r_[ranks, end_ranks],
+            np.r_[times, ends[:count]],
+            np.r_[none, arrivals, none],
+        )
+        return _Ranked(ranks, end_ranks, arrivals, *_find_replayed(places, count, known))
 
     def describe(self, change: int) -> str:
         """Return key, position and time of a change, by its number among the changes."""
@@ -203,6 +218,50 @@ class HistoryChanges(EpochChanges):
     @property
     def _rank_name(self) -> str:
         return PLACE if self._spec.is_of_records else self._spec.rank_column
+
+
+class _Logged(NamedTuple):
+    """The GTIDs of events.
+
+    Attributes:
+        files: The number of the log file of each event; -1 for a position without a GTID.
+        transactions: A number for its transaction, likewise.
+    """
+
+    files: Numbers
+    transactions: Numbers
+
+
+class _Ranked(NamedTuple):
+    """The order of the events of an epoch: the versions of the table, then the changes.
+
+    Attributes:
+        ranks: The place of each event in the order of its key; -1 for none.
+        end_ranks: For each version, the place of the delete that ended it; -1 for none.
+        arrivals: The order in which the changes have come.
+        replayed: Whether an event is a change that another server has logged before.
+        logged: The GTIDs of the events.
+    """
+
+    ranks: Numbers
+    end_ranks: Numbers
+    arrivals: Numbers
+    replayed: Flags
+    logged: _Logged
+
+
+def _rank_rows(ranks: pa.Array, count: int) -> _Ranked:
+    """Return the order of rows by the column that orders them; `count` of them are versions."""
+    size = len(ranks)
+    found = pc.rank(ranks, "ascending", tiebreaker="dense")
+    none = np.full(size, -1)
+    return _Ranked(
+        np.asarray(found).astype(np.int64),
+        none[:count],
+        np.arange(size - count),
+        np.zeros(size, np.bool_),
+        _Logged(none, none),
+    )
 
 
 def _rank_positions(
@@ -274,18 +333,6 @@ class _Known(NamedTuple):
     def take(self, chosen: Numbers) -> _Known:
         """Return some of them."""
         return _Known(*(each[chosen] for each in self))
-
-
-class _Logged(NamedTuple):
-    """The GTIDs of events.
-
-    Attributes:
-        files: The number of the log file of each event; -1 for a position without a GTID.
-        transactions: A number for its transaction, likewise.
-    """
-
-    files: Numbers
-    transactions: Numbers
 
 
 def _find_replayed(places: pa.Array, count: int, known: _Known) -> tuple[Flags, _Logged]:
