@@ -78,7 +78,7 @@ def test_python_and_options_of_a_page_are_right(page):
 def test_a_recipe_is_short_and_found(page):
     assert len(page.read_text().split()) <= WORDS
     name = page.name
-    assert name == "README.md" or f"]({name})" in (page.parent / "README.md").read_text()
+    assert f"](guides/{name})" in (ROOT / "docs" / "index.md").read_text()
     assert f"guides/{name}" in (ROOT / "mkdocs.yml").read_text()
 
 
