@@ -124,8 +124,8 @@ class ChangeOptions(Options):
     registry: Annotated[RegistrySettings | None, BeforeValidator(_parse_registry)] = Field(
         default=None,
         validation_alias="registry.url",
-        description="Address of the schema registry of events in Avro. Its login is in options "
-        "with the prefix `registry.` too: [kafka-schemas.md](kafka-schemas.md#the-registry).",
+        description="Address of the [schema registry](kafka-schemas.md#the-registry) of events in "
+        "Avro, whose other settings have the prefix `registry.` too.",
     )
     table_schema: Fields = Field(
         default=(),
