@@ -151,9 +151,8 @@ class KafkaSinkOptions(KafkaOptions, LogPlaceOptions):
     registry: Annotated[SinkRegistry | None, BeforeValidator(_parse_registry)] = Field(
         default=None,
         validation_alias="registry.url",
-        description="Address of a schema registry with Confluent's interface. Its other settings "
-        "are options with the prefix `registry.` too: "
-        "[kafka-schemas.md](kafka-schemas.md#the-registry).",
+        description="Address of a [schema registry](kafka-schemas.md#the-registry), whose other "
+        "settings have the prefix `registry.` too.",
     )
     value_schema: str | None = Field(
         default=None,

@@ -282,9 +282,8 @@ class KafkaSourceOptions(SourceOptions, KafkaOptions):
     registry: Annotated[RegistrySettings | None, BeforeValidator(_registry)] = Field(
         default=None,
         validation_alias="registry.url",
-        description="Address of a schema registry with Confluent's interface. Its other settings "
-        "are options with the prefix `registry.` too: "
-        "[kafka-schemas.md](kafka-schemas.md#the-registry).",
+        description="Address of a [schema registry](kafka-schemas.md#the-registry), whose other "
+        "settings have the prefix `registry.` too.",
     )
     value_schema: str | None = Field(
         default=None,
