@@ -177,7 +177,8 @@ def format_tables(source: type[KrishivDataSource]) -> dict[str, str]:
         tables[f"{name}.sink"] = options_table(writer, without=_OF_BATCHES)
         tables[f"{name}.sink-own"] = options_table(writer, without=of_sinks)
     if reader and writer:  # options with one meaning in both directions, and the rest
-        common = _common_fields(reader, writer)
+        of_both = {*reader.user_options().values()} & {*writer.user_options().values()}
+        common = _common_fields(reader, writer) & of_both
         others = reader.model_fields.keys() - common
         tables[f"{name}.common"] = options_table(reader, without=others | of_sources)
         tables[f"{name}.source-only"] = options_table(reader, without=common | of_sources)

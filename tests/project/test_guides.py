@@ -82,6 +82,17 @@ def test_a_recipe_is_short_and_found(page):
     assert f"guides/{name}" in (ROOT / "mkdocs.yml").read_text()
 
 
+def test_each_option_has_a_row_in_a_table():
+    pages = [page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))]
+    rows = re.findall(r"^\| ([^|]*) \|", "\n".join(pages), re.MULTILINE)
+    shown = {name.lower() for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    in_prose = {
+        "format",
+        "streaming-max-files-per-micro-batch",
+    }  # the latter of Iceberg's own names
+    assert OPTIONS - in_prose <= shown
+
+
 def test_the_page_of_the_fan_out_names_all_formats_that_can_be_routes():
     bullets = (ROOT / "docs" / "fanout.md").read_text().split("\n* ")
     line = next(text for text in bullets if text.startswith("**Routes**"))
