@@ -86,10 +86,7 @@ def test_each_option_has_a_row_in_a_table():
     pages = [page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))]
     rows = re.findall(r"^\| ([^|]*) \|", "\n".join(pages), re.MULTILINE)
     shown = {name.lower() for row in rows for name in re.findall(r"`([^`]+)`", row)}
-    in_prose = {
-        "format",
-        "streaming-max-files-per-micro-batch",
-    }  # the latter of Iceberg's own names
+    in_prose = {"format", "streaming-max-files-per-micro-batch"}
     assert OPTIONS - in_prose <= shown
 
 
