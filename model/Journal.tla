@@ -5,7 +5,7 @@
      List, ListEnd, ReadKnown, ReadSnapshot, ReadEntry   StoredEntries.state: _look, _base, _entry
      ReadNext                                            EpochLog._expect_end
      Create, ReadBack                                    EpochLog._append
-     LookAfter                                           EpochLog._was_folded
+     LookAfter                                           StoredEntries.list_after, EpochLog._was_folded
      Fold.., Snapshot, Remove                            EpochLog.fold, _remove_covered
 
    `log` is history: the entries that were created above every snapshot, in their order. What an
@@ -196,8 +196,9 @@ LookAfter(p) ==
   /\ \E l \in Listings(r.first) : Listed("LookAfter", p, l) /\
        LET newest == Highest(l.snapshots)
            follows == r.known = newest \/ r.known \in l.entries
-       IN Now(p, [r EXCEPT !.first = Nothing,
-                           !.at = IF newest < Number(r) /\ follows THEN "accept" ELSE "refuse"])
+           then(at) == [r EXCEPT !.first = Nothing, !.at = at]
+       IN Now(p, IF newest >= Number(r) THEN then("refuse")
+                 ELSE IF follows THEN then("accept") ELSE Look(r, "after"))
   /\ UNCHANGED <<log, entries, snapshots, wrong>>
 
 \* An append that its process believes in has to be in the log.

@@ -14,6 +14,7 @@ from unittest import mock
 from krishiv_spark.kafka import transactions
 from krishiv_spark.lifecycle import epoch_write, identities
 from krishiv_spark.offsets import EpochLog
+from krishiv_spark.offsets.journal import StoredEntries
 from krishiv_spark.sinks import log_checks as logs
 from krishiv_spark.sinks.kafka import participant as kafka
 from krishiv_spark.sinks.kafka import task as tasks
@@ -122,6 +123,17 @@ MUTATIONS: dict[str, Mutation] = {
         "A name that is taken may be taken by our own first try.",
         [(EpochLog, "_append", switches.append_by_answer)],
         Kind({"sink": "shelf"}, {"double": 1}, ("create",)),
+    ),
+    "listed again": Mutation(
+        "A listing after an entry is repeated if it does not continue the log.",
+        [(StoredEntries, "list_after", switches.list_after_once)],
+        Kind(
+            {"sink": "shelf", "fold_every": 1},
+            {"take over": 3, "hold up": 1},
+            ("list on",),
+            (5, 10, 20),
+        ),
+        within=300,
     ),
     "snapshot first": Mutation(
         "The snapshot is written before anything is removed.",

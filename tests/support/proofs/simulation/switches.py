@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from krishiv_spark.errors import LogError
 from krishiv_spark.kafka.requests import send_all
 from krishiv_spark.kafka.transaction_requests import EndTxn
 from krishiv_spark.kafka.transactions import Outcome, build_transaction
 from krishiv_spark.offsets import EpochLog, State, epoch_log
 from krishiv_spark.offsets.entries import Entry, entry_name, new_entry, snapshot_name, to_bytes
+from krishiv_spark.offsets.journal import Listing, StoredEntries
 from krishiv_spark.sinks import log_checks
 from krishiv_spark.sinks.kafka.participant import KafkaParticipant
 from krishiv_spark.sinks.logged import LogCommitter
@@ -58,6 +60,14 @@ def append_by_answer(log: EpochLog, before: State, entry: Entry) -> State | None
         return None
     log._known = before.after(entry)
     return log._known
+
+
+def list_after_once(stored: StoredEntries, number: int) -> Listing:
+    """One listing counts as what is there."""
+    listing = stored._journal.list()
+    if listing.newest_snapshot < number and not stored._is_continued(number, listing):
+        raise LogError("entries were removed or replaced")
+    return listing
 
 
 def fold_removing_first(log: EpochLog, state: State) -> None:

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+from krishiv_spark.errors import LogError
 from krishiv_spark.lifecycle.epoch_write import StreamWrite
 from krishiv_spark.sinks.base import Writer
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
@@ -87,13 +88,15 @@ class Driver:
         except Exception as error:  # noqa: BLE001  also of the checkpoint's storage
             self.error = error
             self._world.say(f"the query fails: {error}")
-            self._check_what_is_said(str(error))
+            self._check_what_is_said(error)
         self._is_done = True
 
-    def _check_what_is_said(self, text: str) -> None:
-        """Nobody has damaged the log, so nobody is told to put it back."""
-        if self._scenario.honest and "LogError" in text:
-            self._world.violate(f"the epoch log is whole, and yet {text}")
+    def _check_what_is_said(self, error: BaseException | None) -> None:
+        """Nobody has damaged the log, so nobody is told to put it back: also not by a cause."""
+        while self._scenario.honest and error is not None:
+            if isinstance(error, LogError):
+                self._world.violate(f"the epoch log is whole, and yet {error}")
+            error = error.__cause__ or error.__context__
 
     def _follow(self) -> None:
         planned, over = (
