@@ -18,14 +18,14 @@ from wheels import ROOT, build_distribution
 
 from krishiv_spark.kafka.dev import open_cluster
 
-BEFORE = "8486c66"
-"""The last commit before connectors moved into rooms of their own."""
+BEFORE = "16dcec7"
+"""The last commit before the package was built anew."""
 DEATHS = {  # by a module of that commit
     "offsets/epochs.py": '_die_after(EpochLog, "intend", 1)',
-    "lifecycle/writing.py": '_die_after(StreamWrite, "commit", 1)',
+    "lifecycle/streams.py": '_die_after(StreamWrite, "commit", 1)',
 }
 EPOCHS, FILES, RECORDS, ROWS = 3, 120, 40, 10
-FORMATS = ("krishiv-parquet", "krishiv-kafka", "krishiv-iceberg")
+QUERIES = ("parquet", "kafka", "iceberg", "fanout", "landing", "chain")
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,8 @@ def earlier(tmp_path_factory) -> Path:
 @pytest.fixture
 def bootstrap() -> str:
     with open_cluster(ours=True) as cluster:
-        make_topic(cluster.bootstrap, "source", partitions=2)
-        make_topic(cluster.bootstrap, "target", partitions=2)
+        for topic in ("source", "target", "routed"):
+            make_topic(cluster.bootstrap, topic, partitions=2)
         fill(cluster.bootstrap, "source", RECORDS * EPOCHS)
         yield cluster.bootstrap
 
@@ -75,7 +75,7 @@ def fill_table(folder: Path) -> None:
 
 def run(folder: Path, bootstrap: str) -> tuple[Path, dict[str, str]]:
     """The code that ran, and what each query failed with."""
-    with Driver("three_copies.py", {"folder": str(folder), "bootstrap": bootstrap}) as driver:
+    with Driver("exact_copies.py", {"folder": str(folder), "bootstrap": bootstrap}) as driver:
         driver.wait_for("DONE", timeout=2 * PATIENCE)
         lines = [line.split(" ", 2) for line in driver.lines]
     code = next(Path(line[1]) for line in lines if line[0] == "CODE")
@@ -102,33 +102,43 @@ def test_queries_of_an_earlier_release_that_died_before_spark_s_commit_go_on_exa
         then.setenv("PYTHONPATH", paths, prepend=os.pathsep)
         code, died = run(tmp_path, bootstrap)
     assert code.is_relative_to(earlier)
-    for name in FORMATS:
+    for name in QUERIES:
         assert "exited unexpectedly" in died[name], died
         assert newest(tmp_path / "checkpoints" / name) == ("1", "0")
-    assert len(parquet_ids(tmp_path)) == 2 * FILES  # those of the next epoch have an intent only
+    # The next epochs of all but the table have an intent only.
+    assert (
+        len(parquet_ids(tmp_path / "target")) == len(parquet_ids(tmp_path / "routed")) == 2 * FILES
+    )
 
     code, failed = run(tmp_path, bootstrap)
     assert code.is_relative_to(ROOT)
-    assert failed == dict.fromkeys(FORMATS, "")
-    assert sorted(parquet_ids(tmp_path)) == list(range(2 * FILES * EPOCHS))
-    assert sorted(kafka_ids(bootstrap)) == list(range(RECORDS * EPOCHS))
+    assert failed == dict.fromkeys(QUERIES, "")
+    ids = list(range(2 * FILES * EPOCHS))
+    assert (
+        sorted(parquet_ids(tmp_path / "target")) == sorted(parquet_ids(tmp_path / "routed")) == ids
+    )
+    assert sorted(kafka_ids(bootstrap, "routed")) == ids[1::2]
     assert sorted(iceberg_ids(tmp_path)) == list(range(ROWS * EPOCHS))
+    values = list(range(RECORDS * EPOCHS))
+    assert sorted(kafka_ids(bootstrap, "target")) == values
+    assert sorted(landed_values(tmp_path)) == values
+    assert sorted(chained_values(tmp_path)) == values
 
 
 # --- readers that know nothing of us
 
 
-def parquet_ids(folder: Path) -> list[int]:
+def parquet_ids(table: Path) -> list[int]:
     return [
         number
-        for path in folder.glob("target/day=*/*.parquet")
+        for path in table.glob("day=*/*.parquet")
         for number in pq.ParquetFile(path).read()["id"].to_pylist()
     ]
 
 
-def kafka_ids(bootstrap: str) -> list[int]:
+def kafka_ids(bootstrap: str, topic: str) -> list[int]:
     onlooker = Onlooker(bootstrap)
-    found = [int(record.value) for record in onlooker.records("target")]
+    found = [int(record.value) for record in onlooker.records(topic)]
     onlooker.close()
     return found
 
@@ -136,3 +146,16 @@ def kafka_ids(bootstrap: str) -> list[int]:
 def iceberg_ids(folder: Path) -> list[int]:
     table = iceberg_tables.catalog(folder).load_table("db.target")
     return table.scan().to_arrow()["id"].to_pylist()
+
+
+def landed_values(folder: Path) -> list[int]:
+    table = iceberg_tables.catalog(folder).load_table("db.landed")
+    return [int(value) for value in table.scan().to_arrow()["value"].to_pylist()]
+
+
+def chained_values(folder: Path) -> list[int]:
+    return [
+        int(value)
+        for path in (folder / "chained").glob("*.parquet")
+        for value in pq.ParquetFile(path).read()["value"].to_pylist()
+    ]
