@@ -12,7 +12,7 @@ from status_targets import Found, Target
 
 from krishiv_spark.cli import main
 
-_PROMISE = re.compile(r"(plans|runs|finishes) epoch (\d+)")
+_PROMISE = re.compile(r"(plans|runs|completes) epoch (\d+)")
 _EPOCH = re.compile(r"EPOCH (\d+) ")
 
 
@@ -68,7 +68,7 @@ class Witness:
             first_refused = "refused by Spark 4.1" in self._promise  # which the drivers have off
             does, epoch = said.groups() if said else ("plans", "0" if first_refused else "none")
             assert begun[1] == epoch, f"status: {self._promise!r}; the driver: {begun[0]}"
-            if does == "finishes":
+            if does == "completes":
                 assert self._target.intents(int(epoch)) <= 1, f"epoch {epoch} was staged again"
             self.kept.append(does)
             self._promise = ""
