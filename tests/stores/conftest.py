@@ -51,17 +51,19 @@ def cluster():
 
 @pytest.hookimpl(tryfirst=True)  # xdist names the groups after that
 def pytest_collection_modifyitems(items):
-    """The kit's suites go first: they fork, and obstore's threads do not survive that.
+    """The kit's suites go first, then `own_process`: obstore's threads do not survive their forks.
 
     In groups of their own, since a worker takes one group after the other; in their order with
     ``--no-loadscope-reorder``, else the largest first. What only other stores than S3 show is long.
     """
-    items.sort(key=lambda item: not _is_of_kit(item))
+    items.sort(key=_get_turn)
     for item in items:
         if FOLDER not in item.path.parents:
             continue  # pytest passes the tests of all folders of a run
         if _is_of_kit(item):
             item.add_marker(pytest.mark.xdist_group("kit"))
+        elif _is_forked(item):  # its first group counts
+            item.add_marker(pytest.mark.xdist_group("own_process"), append=False)
         if not BROUGHT.isdisjoint(_list_kinds(item)):
             item.add_marker(pytest.mark.long)
 
@@ -76,5 +78,13 @@ def _list_kinds(item):
             yield kind
 
 
+def _get_turn(item):
+    return 0 if _is_of_kit(item) else 1 if _is_forked(item) else 2
+
+
 def _is_of_kit(item):
     return issubclass(item.cls or object, ConnectorSuite)
+
+
+def _is_forked(item):
+    return item.get_closest_marker("own_process") is not None
