@@ -462,7 +462,7 @@ def test_save_modes(runner, tmp_path, target):
     with pytest.raises(OptionError, match="exists already"):
         write("ErrorIfExists")
     assert write("ignore") == TOTAL
-    assert "is left out" in runner.said[-2]
+    assert "is skipped, because the target exists" in runner.said[-2]
     assert write("append") == 2 * TOTAL
     assert write("overwrite") == TOTAL
     if target == "memory":

@@ -96,7 +96,7 @@ GROUPS: dict[str, list[Case]] = {
         ),
         Case(
             "mode of a table that does not exist",
-            r"'mode' = 'merge': there are append, upsert",
+            r"'mode' = 'merge': there are append, upsert, scd2",
             sink="iceberg",
             batch=True,
             write={"mode": "merge"},
