@@ -5,7 +5,7 @@
      List, ListEnd, ReadKnown, ReadSnapshot, ReadEntry   StoredEntries.state: _look, _base, _entry
      ReadNext                                            EpochLog._expect_end
      Create, ReadBack                                    EpochLog._append
-     LookAfter                                           StoredEntries.list_after, EpochLog._was_folded
+     LookAfter                                           StoredEntries.list_after
      Fold.., Snapshot, Remove                            EpochLog.fold, _remove_covered
 
    `log` is history: the entries that were created above every snapshot, in their order. What an

@@ -403,11 +403,8 @@ class EpochLog:
         created = self._journal.create(name, data) or self._journal.read(name) == data
         if not created:
             return None
-        # Listed after the creation: a snapshot is written before the entries that it covers are
-        # removed, so for a number that was free because it had been removed there is a snapshot at
-        # or above it.
         listing = self._stored.list_after(number)
-        if _was_folded(number, listing):
+        if listing is None:
             return None
         self._known = before.after(entry)
         self._stored.note_end(self._known, listing)
@@ -419,11 +416,6 @@ class EpochLog:
             f"{self._journal}: generation {state.owner} ({state.owner_writer}) does; two "
             "drivers run on one checkpoint; stop one of them"
         )
-
-
-def _was_folded(number: int, listing: Listing) -> bool:
-    """Return True if a number created right before a listing had been used and deleted."""
-    return listing.newest_snapshot >= number
 
 
 def remove_dead_logs(

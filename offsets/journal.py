@@ -306,19 +306,23 @@ class StoredEntries:
         """
         return self._entry(state.number + 1)
 
-    def list_after(self, number: int) -> Listing:
-        """Return a listing after the creation of an entry, which continues the log that was read.
+    def list_after(self, number: int) -> Listing | None:
+        """Return a listing after the creation of an entry that continues the log.
 
-        If a snapshot at or above the number exists, the entry was folded, and has no meaning.
+        It is None if the number was free only because an earlier entry of it had been folded: a
+        snapshot is written before the entries that it covers are removed, so there is one at or
+        above the number.
 
         Raises:
             LogError: If entries before it were removed or replaced.
         """
         # A listing beside a fold of another driver may have neither a removed entry nor the
-        # snapshot that covers it. That was written before the removal, so the next listing has it.
+        # snapshot that covers it, but the next listing has the snapshot.
         for _ in range(_LOOKS):
             listing = self._journal.list()
-            if listing.newest_snapshot >= number or self._is_continued(number, listing):
+            if listing.newest_snapshot >= number:
+                return None
+            if self._is_continued(number, listing):
                 return listing
         raise LogError(
             f"entries before {entry_name(number)} of the epoch log {self._journal} were removed or "

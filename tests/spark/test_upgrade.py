@@ -19,7 +19,7 @@ from wheels import ROOT, build_distribution
 from krishiv_spark.kafka.dev import open_cluster
 
 BEFORE = "16dcec7"
-"""The last commit before the package was built anew."""
+"""The last commit before the package was restructured."""
 DEATHS = {  # by a module of that commit
     "offsets/epochs.py": '_die_after(EpochLog, "intend", 1)',
     "lifecycle/streams.py": '_die_after(StreamWrite, "commit", 1)',

@@ -9,7 +9,7 @@ from krishiv_spark.errors import LogError
 from krishiv_spark.kafka.requests import send_all
 from krishiv_spark.kafka.transaction_requests import EndTxn
 from krishiv_spark.kafka.transactions import Outcome, build_transaction
-from krishiv_spark.offsets import EpochLog, State, epoch_log
+from krishiv_spark.offsets import EpochLog, State
 from krishiv_spark.offsets.entries import Entry, entry_name, new_entry, snapshot_name, to_bytes
 from krishiv_spark.offsets.journal import Listing, StoredEntries
 from krishiv_spark.sinks import log_checks
@@ -56,16 +56,18 @@ def append_by_answer(log: EpochLog, before: State, entry: Entry) -> State | None
     number = before.number + 1
     if not log._journal.create(entry_name(number), to_bytes(entry)):
         return None
-    if epoch_log._was_folded(number, log._journal.list()):
+    if log._stored.list_after(number) is None:
         return None
     log._known = before.after(entry)
     return log._known
 
 
-def list_after_once(stored: StoredEntries, number: int) -> Listing:
-    """One listing counts as what is there."""
+def list_after_once(stored: StoredEntries, number: int) -> Listing | None:
+    """Believe the first listing."""
     listing = stored._journal.list()
-    if listing.newest_snapshot < number and not stored._is_continued(number, listing):
+    if listing.newest_snapshot >= number:
+        return None
+    if not stored._is_continued(number, listing):
         raise LogError("entries were removed or replaced")
     return listing
 

@@ -92,7 +92,7 @@ class Driver:
         self._is_done = True
 
     def _check_what_is_said(self, error: BaseException | None) -> None:
-        """Nobody has damaged the log, so nobody is told to put it back: also not by a cause."""
+        """Check that neither the error nor a cause of it reports damage: the log has none."""
         while self._scenario.honest and error is not None:
             if isinstance(error, LogError):
                 self._world.violate(f"the epoch log is whole, and yet {error}")
