@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from krishiv_spark.sinks.logged_writer import LoggedWriter, LogView
     from krishiv_spark.sinks.numbered import NumberedJobOptions
     from krishiv_spark.sinks.participant import LoggedJob, LostIntentError, Participant
+    from krishiv_spark.spark.query_target import QueryTarget
     from krishiv_spark.storage.paths import FileName, FolderWithin, NameWithin
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "Ownership",
     "Participant",
     "Publisher",
+    "QueryTarget",
     "Salvaged",
     "SupportsGenerations",
     "SupportsRecall",
@@ -69,6 +71,7 @@ _HOMES = {
     "LostIntentError": "krishiv_spark.sinks.participant",
     "NumberedJobOptions": "krishiv_spark.sinks.numbered",
     "Participant": "krishiv_spark.sinks.participant",
+    "QueryTarget": "krishiv_spark.spark.query_target",
 }
 
 

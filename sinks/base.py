@@ -188,9 +188,10 @@ class Publisher(ABC, Generic[StagedT]):
         """
 
     def abandon(self, epoch: Epoch) -> None:
-        """Delete everything that this generation staged, after task failures. Committer.
+        """Delete everything that was staged for an epoch, after task failures. Committer.
 
-        Best effort. Attempts that crashed did not report their staged data.
+        Best effort. Attempts that crashed did not report their staged data. In a sink with
+        generations, what another generation of the epoch staged must stay.
         """
 
 

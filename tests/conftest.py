@@ -41,6 +41,7 @@ CORE_CASES = frozenset(
     f"test_{case}"
     for case in (
         "a_stale_driver_cannot_publish",
+        "a_stale_driver_finds_the_commit_of_a_dead_one",
         "a_rolled_back_checkpoint_is_refused",
         "an_unknown_outcome_is_looked_up",
         "death_at_any_call",

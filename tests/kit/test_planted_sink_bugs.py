@@ -123,6 +123,7 @@ FOUND = [
     # looking and writing in one step
     ("WritesOverItsMark", "a_stale_driver_cannot_publish", Rule.NO_ROW_TWICE),
     ("MarksAreNotUnique", "a_stale_driver_cannot_publish", Rule.NO_ROW_TWICE),
+    ("TrustsItsSweep", "a_stale_driver_finds_the_commit_of_a_dead_one", Rule.NO_ROW_TWICE),
     ("TakesTheNextNumber", "a_stale_driver_cannot_publish", Rule.NO_ROW_TWICE),
     ("TriesAgainBehind", "an_unknown_outcome_is_looked_up", Rule.NO_ROW_TWICE),
     # over an epoch log

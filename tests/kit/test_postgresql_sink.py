@@ -16,6 +16,7 @@ from krishiv_spark.testing.processes.write_roles import in_foreach_batch
 @pytest.mark.long_cases(
     "test_an_unknown_outcome_is_looked_up",
     "test_a_stale_driver_cannot_publish",
+    "test_a_stale_driver_finds_the_commit_of_a_dead_one",
     "test_a_rolled_back_checkpoint_is_refused",
     "test_death_while_recovering",
     "test_lost_attempts_are_swept",

@@ -36,6 +36,7 @@ def _client(monkeypatch):
     """A module of an author's, which is there only here."""
     module = ModuleType("a_client")
     module.Client, module.SpecialClient = Client, SpecialClient
+    module.open_client = Client
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
@@ -110,6 +111,7 @@ def test_the_clients_that_the_guide_names_are_seen(called):
         ("a_client:Client.sent", "'send'"),
         ("a_client:Clients.send", "'Client'"),
         ("a_client:Client.closed", "no function but of type int"),
+        ("a_client:open_client", "the class Client: .*test_kit_functions:Client.__init__'"),
     ],
 )
 def test_a_name_that_means_no_function_is_an_error(name, said):

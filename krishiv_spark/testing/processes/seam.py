@@ -51,7 +51,8 @@ class NamedFunction:
 
         Raises:
             ValueError: If no function has this name; the message names the nearest.
-            TypeError: If the name is not a function's.
+            TypeError: If the name is not a function's. A class is none: the functions in it that
+                are named too would no longer be found.
         """
         module, _, path = name.partition(":")
         *owners, attribute = path.split(".")
@@ -61,6 +62,12 @@ class NamedFunction:
         if not callable(found := cls._part(name, owner, attribute)):
             kind = type(found).__name__
             raise TypeError(f"outside names {name!r}, which is no function but of type {kind}")
+        if isinstance(found, type):
+            method = f"{found.__module__}:{found.__qualname__}.__init__"
+            raise TypeError(
+                f"outside names {name!r}, which is no function but the class {found.__qualname__}: "
+                f"name its methods, such as {method!r}"
+            )
         look_up = inspect.getattr_static if isinstance(owner, type) else getattr
         return cls(name, owner, attribute, look_up(owner, attribute))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -289,6 +290,23 @@ class SinkPlayer(Player[SinkUnderTest]):
             driver.run(begun)
             driver.expect_well(last)
             return driver.calls
+
+    def find_call_that_shows_rows(self, begun: tuple[Step, ...], calls: list[int]) -> int:
+        """Return the first call of a commit after which readers see its rows if it dies there.
+
+        Args:
+            begun: The steps before the commit; no row is visible after them.
+            calls: The indexes of calls of the commit, ascending. The last one is returned if its
+                rows become visible without any of them.
+        """
+
+        def shows(number: int) -> bool:
+            with self.driver() as driver:
+                driver.run((*begun, Commit(Fault(number, happened=True, reported=False))))
+                return driver.shows_rows()
+
+        first = bisect_left(calls, 1, key=lambda number: int(shows(number)))
+        return calls[min(first, len(calls) - 1)]
 
 
 class SourcePlayer(Player[SourceUnderTest]):

@@ -20,6 +20,7 @@ from krishiv_spark.testing.steps import (
     Resume,
     RollBack,
     SetClock,
+    Sleep,
     Stage,
     Step,
     Stop,
@@ -194,6 +195,20 @@ class SinkConformance(SinkCopies, SinkForgeries, SinkLeftovers, SinkNumbers, Sin
         play(Begin(), TakeOver(), *GOOD_EPOCH, Switch(), Stage(0), Stage(1), Commit())
         woken = (*OVERTAKEN, Resume(), Stage(0), Stage(1), Commit(), Begin())
         play.at_every_call(GOOD_EPOCH, trap_sleeps, lambda _: woken, whole=True)
+
+    def test_a_stale_driver_finds_the_commit_of_a_dead_one(self, play: SinkPlayer) -> None:
+        """A driver wakes in its commit after another committed the same epoch, and died there.
+
+        What a driver does after its rows are visible, such as a sweep, must not be what stops
+        another one.
+        """
+        writes = [n for n, call in enumerate(play.calls((*STAGED, Commit()))) if not call.reads]
+        if not writes:
+            pytest.skip("no call of a commit can be counted")
+        shown = play.find_call_that_shows_rows(STAGED, writes)
+        died = Commit(Fault(shown, happened=True, reported=False))
+        for asleep in play.drawn(n for n in writes if n <= shown):
+            play(*STAGED, Commit(Sleep(asleep)), TakeOver(), *STAGED, died, Switch(), Resume())
 
     def test_expired_staging_is_not_published(
         self, play: SinkPlayer, declared: SinkUnderTest
