@@ -117,11 +117,22 @@ class VersionStream:
         return DeltaOffset(table=identity, spot=DeltaPosition(version=end), began=began)
 
     def open_for_batch(self) -> DeltaTable:
-        """Return the table at the version that the options name."""
-        options = self._options
-        table = open_table(options, options.version_as_of)
+        """Return the table at the version that the options name.
+
+        Raises:
+            OptionError: If no version is that old, or if this package cannot read the table.
+        """
+        options, version = self._options, self._options.version_as_of
         if options.timestamp_as_of is not None:
-            load_version_at(options, table, options.timestamp_as_of)
+            version = self._find_version(options.timestamp_as_of)
+            if version < 0:
+                first = _to_time(find_commit_time_ms(options, 0)).isoformat()
+                raise OptionError(
+                    f"{FORMAT}: {options.path} has no version at or before "
+                    f"{_to_time(options.timestamp_as_of).isoformat()}, the value of "
+                    f"'timestampAsOf': the first one is of {first}"
+                )
+        table = open_table(options, version)
         check_readable(table, options.path)
         return table
 
@@ -168,7 +179,8 @@ class VersionStream:
         """Return the newest version whose commit is not after a time; -1 before the first one."""
         options, table = self._options, open_table(self._options)
         newest = table.version()
-        load_version_at(options, table, time_ms)
+        with explain_errors(options, "find the version at a time of"):
+            table.load_as_version(_to_time(time_ms))
         version = table.version()  # by the library's times, which may be those of the writers
         while version < newest and find_commit_time_ms(options, version + 1) <= time_ms:
             version += 1
@@ -300,15 +312,8 @@ class VersionStream:
             )
 
 
-def load_version_at(options: DeltaSourceOptions, table: DeltaTable, time_ms: int) -> None:
-    """Load the newest version of a table at a time, or its first one.
-
-    Raises:
-        StorageError: If the log cannot be read.
-    """
-    time = dt.datetime.fromtimestamp(0, dt.timezone.utc) + dt.timedelta(milliseconds=time_ms)
-    with explain_errors(options, "find the version at a time of"):
-        table.load_as_version(time)
+def _to_time(time_ms: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(0, dt.timezone.utc) + dt.timedelta(milliseconds=time_ms)
 
 
 def _count_rows(part: _Slice) -> int:

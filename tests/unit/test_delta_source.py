@@ -76,6 +76,9 @@ def test_a_batch_travels_in_time(folder):
         os.utime(folder / "_delta_log" / f"{version:020}.json", (1000 + version, 1000 + version))
     assert ids(read(folder, timestampAsOf="1002000")[0]) == [0, 1]
     assert ids(read(folder, timestampAsOf="1001999")[0]) == [0]
+    assert ids(read(folder, timestampAsOf="2000000")[0]) == [0, 1, 2]
+    with pytest.raises(OptionError, match=r"00:16:39.*the first one is of 1970-01-01T00:16:40"):
+        read(folder, timestampAsOf="999000")
     with pytest.raises(Exception, match="9"):
         read(folder, versionAsOf="9")
 
