@@ -37,14 +37,16 @@ text."""
 _OF_SPARK = re.compile(r"\[[A-Z_.0-9]+\][^\n]*")
 _TERMINATED = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
 _DIED = "Python worker exited unexpectedly"
+_SOCKET_ERRORS = "Stream closed|Connection reset(?: by peer)?|Broken pipe"
 _DIED_WITHOUT_TEXT = re.compile(
-    r"terminated with exception:\s*SQLSTATE: \w+"
-    r"|^(?:.*java\.io\.IOException: )?Stream closed(?: ===|$)",
+    rf"terminated with exception:\s*(?:{_SOCKET_ERRORS})?\s*SQLSTATE: \w+"
+    rf"|^(?:.*java\.(?:io\.IO|net\.Socket)Exception: )?(?:{_SOCKET_ERRORS})(?: ===|$)",
     re.MULTILINE,
 )
 """Errors of Spark after the end of a Python process that is no worker of a task: the one that plans
-a source (`EOFException` of `PythonStreamingSourceRunner`, which has no message), and the one that
-starts workers (`NullOutputStream` of `PythonWorkerFactory`)."""
+a source (`PythonStreamingSourceRunner`: an `EOFException` without a message, or a `SocketException`
+if it had not read what Spark sent last), and the one that starts workers (`NullOutputStream` of
+`PythonWorkerFactory`)."""
 _DIED_LINE = (
     "a Python process of Spark has ended: it was killed, memory ran out (then raise "
     "spark.executor.memoryOverhead, or spark.driver.memoryOverhead), or a library crashed; "

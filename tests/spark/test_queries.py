@@ -1,5 +1,6 @@
 """Handles of queries, on real Spark: progress, ends, restarts, and what is left when cancelled."""
 
+import signal
 import threading
 import time
 import uuid
@@ -288,9 +289,22 @@ def test_what_may_pass_is_tried_again(spark, tmp_path, caplog):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["python_streaming_source_runner", "write_into_data_source"])
-def test_a_query_whose_python_process_was_killed_starts_again(spark, tmp_path, caplog, kind):
-    """Spark's errors have no text about it: an empty STREAM_FAILED, and "Stream closed"."""
+@pytest.mark.parametrize(
+    ("kind", "is_stopped"),
+    [
+        ("python_streaming_source_runner", False),
+        ("python_streaming_source_runner", True),
+        ("write_into_data_source", False),
+    ],
+)
+def test_a_query_whose_python_process_was_killed_starts_again(
+    spark, tmp_path, caplog, kind, is_stopped
+):
+    """Spark's errors: an empty STREAM_FAILED, "Connection reset", and "Stream closed".
+
+    A process that was stopped is killed while Spark waits for its answer, so that its socket has
+    bytes that it has not read.
+    """
     make_input(tmp_path / "in", FILES, ROWS)
     frame = spark.readStream.format("krishiv-parquet").load(str(tmp_path / "in"))
     begun: list[Query] = []
@@ -299,7 +313,11 @@ def test_a_query_whose_python_process_was_killed_starts_again(spark, tmp_path, c
         begun.append(queries.start(writer(frame, tmp_path)))
         begun[-1].process_all_available()
         if len(begun) == 1:
-            kill_processes(kind)
+            if is_stopped:
+                signal_processes(kind, signal.SIGSTOP)
+                await_that(lambda: begun[-1].status.state is QueryState.RUNNING, "a poll")
+                time.sleep(0.5)  # nothing tells that the bytes have arrived
+            signal_processes(kind, signal.SIGKILL)
             make_input(tmp_path / "in", FILES, ROWS, first_file=FILES)
         else:
             begun[-1].stop()
@@ -310,16 +328,16 @@ def test_a_query_whose_python_process_was_killed_starts_again(spark, tmp_path, c
     assert look(tmp_path / "out")[:2] == (2 * FILES * ROWS,) * 2
 
 
-def kill_processes(kind: str) -> None:
-    """Kill the Python processes of Spark that run a module."""
-    killed = [
+def signal_processes(kind: str, number: signal.Signals) -> None:
+    """Send a signal to the Python processes of Spark that run a module."""
+    found = [
         process
         for process in psutil.Process().children(recursive=True)
         if process.status() != psutil.STATUS_ZOMBIE and " ".join(process.cmdline()).endswith(kind)
     ]
-    for process in killed:
-        process.kill()
-    assert killed, f"no process runs {kind}"
+    for process in found:
+        process.send_signal(number)
+    assert found, f"no process runs {kind}"
 
 
 def test_what_does_not_pass_is_not_tried_again(stream, tmp_path):
