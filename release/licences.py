@@ -16,12 +16,16 @@ ALLOWED = frozenset(
         *("CC0-1.0", "ISC", "MIT", "MIT-0", "MPL-2.0", "PSF-2.0", "Unlicense", "Zlib"),
         # Names of classifiers, and what packages without an SPDX expression write instead of one.
         *("Apache 2.0", "Apache License 2.0", "Apache Software License", "BSD License"),
-        *("BSD", "BSD 3-Clause License", "ISC License (ISCL)", "MIT License"),
-        *("Mozilla Public License 2.0 (MPL 2.0)", "Python Software Foundation License"),
+        *("3-Clause BSD License", "BSD", "BSD 3-Clause License", "ISC License (ISCL)"),
+        *("MIT License", "Mozilla Public License 2.0 (MPL 2.0)"),
+        "Python Software Foundation License",
     }
 )
+_POSTGRESQL = "the extra `postgresql` only, imported unchanged, not shipped by us"
 EXCEPTIONS = {
     "crc32c": "LGPL-2.1-or-later: of the extra `fast` only, imported unchanged, not shipped by us",
+    "psycopg": f"LGPL-3.0-only: of {_POSTGRESQL}",
+    "psycopg-binary": f"LGPL-3.0-only: of {_POSTGRESQL}",
 }
 """Packages with another licence, and the reason why they are allowed."""
 
