@@ -208,7 +208,7 @@ def test_an_epoch_that_a_job_gives_up_is_said_and_noted(here, monkeypatch):
         await_that((here.folder / "ck/out/offsets/0").exists)
         runner.stop.set()
         thread.join(PATIENCE)
-    (line,) = [line for line in here.said if "given up" in line]
+    (line,) = [line for line in here.said if "aborted" in line]
     assert "job.out: epoch 0 was aborted after 1 s ('graceTime'); the next start repeats it" in line
     assert runner.unfinished == ["job.out: completed no epoch"]
     assert look(here.folder / "t")[0] == 0

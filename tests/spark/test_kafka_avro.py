@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+import uuid
 
 import pytest
 from confluent_kafka.serialization import MessageField
@@ -77,9 +78,8 @@ class Orders:
 
 
 @pytest.fixture
-def orders(spark, registry, bootstrap, request, tmp_path):  # noqa: F811
-    topic = request.node.name.replace("_", "-")[:60]
-    return Orders(spark, registry, bootstrap, topic, tmp_path)
+def orders(spark, registry, bootstrap, tmp_path):  # noqa: F811
+    return Orders(spark, registry, bootstrap, f"orders-{uuid.uuid4().hex[:8]}", tmp_path)
 
 
 def test_a_query_stays_with_its_schema_until_the_user_decides(orders):

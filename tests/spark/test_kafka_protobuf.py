@@ -1,5 +1,7 @@
 """Protobuf topics on Spark: a new version of the schema, values and keys, and bad records."""
 
+import uuid
+
 import pytest
 from kafka_topics import make_topic, produce
 from registries import registry  # noqa: F401  a fixture
@@ -95,9 +97,8 @@ class Orders:
 
 
 @pytest.fixture
-def orders(spark, registry, bootstrap, request, tmp_path):  # noqa: F811
-    topic = request.node.name.replace("_", "-")[:60]
-    return Orders(spark, registry, bootstrap, topic, tmp_path)
+def orders(spark, registry, bootstrap, tmp_path):  # noqa: F811
+    return Orders(spark, registry, bootstrap, f"orders-{uuid.uuid4().hex[:8]}", tmp_path)
 
 
 def test_values_have_the_types_of_the_table(orders):
