@@ -10,7 +10,7 @@ import pytest
 from delta_life import DeltaLife, ids, numbered
 from delta_spark import DeltaSpark
 from deltalake import DeltaTable
-from pyspark.sql.datasource import EqualTo
+from pyspark.sql import datasource
 
 from benchmarks.peer import DELTA
 from krishiv_spark.errors import OffsetError, OptionError
@@ -227,12 +227,12 @@ def test_the_source_reads_values_and_statistics_of_delta_spark(jvm, folder):
     assert [row["later"] for row in rows] == [None] * 4
     exact = dt.datetime.fromtimestamp(1_700_000_000, UTC) + dt.timedelta(microseconds=123_458)
     for condition in (
-        EqualTo(("ts",), exact),
-        EqualTo(("text",), "b" * 40 + "2"),
-        EqualTo(("n",), Decimal("2.00")),
-        EqualTo(("s", "x"), 2),
-        EqualTo(("t",), times[2]),
-        EqualTo(("p",), "a/b 2%"),
+        datasource.EqualTo(("ts",), exact),
+        datasource.EqualTo(("text",), "b" * 40 + "2"),
+        datasource.EqualTo(("n",), Decimal("2.00")),
+        datasource.EqualTo(("s", "x"), 2),
+        datasource.EqualTo(("t",), times[2]),
+        datasource.EqualTo(("p",), "a/b 2%"),
     ):
         assert 2 in {row["id"] for row in rows_of_source(folder, condition)}, condition
 

@@ -204,7 +204,7 @@ class SinkConformance(SinkCopies, SinkForgeries, SinkLeftovers, SinkNumbers, Sin
         """
         writes = [n for n, call in enumerate(play.calls((*STAGED, Commit()))) if not call.reads]
         if not writes:
-            pytest.skip("no call of a commit can be counted")
+            pytest.skip("a commit makes no call that writes")
         shown = play.find_call_that_shows_rows(STAGED, writes)
         died = Commit(Fault(shown, happened=True, reported=False))
         for asleep in play.drawn(n for n in writes if n <= shown):

@@ -14,6 +14,7 @@ spark = (
     SparkSession.builder.master("local[2]")
     .config("spark.ui.enabled", "false")
     .config("spark.executor.pyspark.memory", limit)
+    .config("spark.driver.memory", "4g")  # Spark 4.0 needs more than its default for such rows
     .getOrCreate()
 )
 register(spark)
