@@ -71,6 +71,16 @@ class Daemon:
         with connection:
             return worker.ppid()
 
+    def terminate(self):
+        """Send SIGTERM to the launcher while the daemon waits for requests.
+
+        PySpark's handler raises SystemExit, which Python ignores in what it calls after a fork: the
+        signal would be lost while the daemon starts a worker.
+        """
+        daemon = psutil.Process(self.pid())
+        await_true(lambda: daemon.status() == psutil.STATUS_SLEEPING)
+        self.process.terminate()
+
     def end(self):
         with suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -181,7 +191,7 @@ def test_closing_its_input_ends_a_daemon_as_ever(start):
 def test_a_signal_to_the_launcher_reaches_the_daemon(start):
     daemon = start()
     pid = daemon.pid()
-    daemon.process.terminate()
+    daemon.terminate()
     assert daemon.process.wait(PATIENCE_S) == 1  # as PySpark's daemon ends then
     assert is_over(pid)
 
@@ -219,7 +229,7 @@ def test_forks_outlive_their_zygote_and_later_processes_start_as_ever(start, env
     assert daemon.process.poll() is None
     later = start()
     assert later.pid() == later.process.pid
-    daemon.process.terminate()
+    daemon.terminate()
     assert daemon.process.wait(PATIENCE_S) == 1  # nobody can tell any more how it ended
     await_true(lambda: is_over(worker.pid))
 

@@ -51,8 +51,8 @@ class NamedFunction:
 
         Raises:
             ValueError: If no function has this name; the message names the nearest.
-            TypeError: If the name is not a function's. A class is none: the functions in it that
-                are named too would no longer be found.
+            TypeError: If the name is not a function's. A class is refused too: other names of
+                functions in it would no longer be found.
         """
         module, _, path = name.partition(":")
         *owners, attribute = path.split(".")
