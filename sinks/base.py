@@ -191,7 +191,7 @@ class Publisher(ABC, Generic[StagedT]):
         """Delete everything that was staged for an epoch, after task failures. Committer.
 
         Best effort. Attempts that crashed did not report their staged data. In a sink with
-        generations, what another generation of the epoch staged must stay.
+        generations, keep the data that another generation of the epoch staged.
         """
 
 

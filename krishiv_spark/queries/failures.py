@@ -45,7 +45,7 @@ _DIED_WITHOUT_TEXT = re.compile(
 )
 """Errors of Spark after the end of a Python process that is no worker of a task: the one that plans
 a source (`PythonStreamingSourceRunner`: an `EOFException` without a message, or a `SocketException`
-if it had not read what Spark sent last), and the one that starts workers (`NullOutputStream` of
+if it had not read Spark's last message), and the one that starts workers (`NullOutputStream` of
 `PythonWorkerFactory`)."""
 _DIED_LINE = (
     "a Python process of Spark has ended: it was killed, memory ran out (then raise "

@@ -7,7 +7,6 @@ deleted. Column names and types are those of delta-spark's ``readChangeFeed``.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from krishiv_spark.delta.commit_log import commit_name, read_commit_info
 from krishiv_spark.delta.opening import LOG, explain_errors, open_table
 from krishiv_spark.delta.options import FORMAT, DeltaOptions
 from krishiv_spark.errors import DataLossError, OffsetError, SchemaError
+from krishiv_spark.runtime.epoch_times import to_datetime
 from krishiv_spark.sources.delta.table_files import (
     DeltaFile,
     VersionChanges,
@@ -185,8 +185,7 @@ class ChangeFeed:
         return check_path(self._options, unquote(action["path"]))
 
     def _commit_values(self, version: int) -> _Values:
-        time_ms = find_commit_time_ms(self._options, version)
-        time = dt.datetime.fromtimestamp(0, dt.timezone.utc) + dt.timedelta(milliseconds=time_ms)
+        time = to_datetime(find_commit_time_ms(self._options, version))
         return (
             (_VERSION, pa.scalar(version, _FEED.field(_VERSION).type)),
             (_TIME, pa.scalar(time, _FEED.field(_TIME).type)),

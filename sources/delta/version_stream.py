@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from krishiv_spark.delta.table_features import check_readable
 from krishiv_spark.errors import DataLossError, OffsetError, OptionError, SchemaError
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.runtime.caches import LruCache
+from krishiv_spark.runtime.epoch_times import format_time, to_datetime
 from krishiv_spark.sources.base import Limit
 from krishiv_spark.sources.delta.change_feed import ChangeFeed, find_commit_time_ms
 from krishiv_spark.sources.delta.offset import DeltaOffset, DeltaPosition
@@ -126,11 +126,10 @@ class VersionStream:
         if options.timestamp_as_of is not None:
             version = self._find_version(options.timestamp_as_of)
             if version < 0:
-                first = _to_time(find_commit_time_ms(options, 0)).isoformat()
                 raise OptionError(
                     f"{FORMAT}: {options.path} has no version at or before "
-                    f"{_to_time(options.timestamp_as_of).isoformat()}, the value of "
-                    f"'timestampAsOf': the first one is of {first}"
+                    f"{format_time(options.timestamp_as_of)}, the value of 'timestampAsOf': the "
+                    f"first one is of {format_time(find_commit_time_ms(options, 0))}"
                 )
         table = open_table(options, version)
         check_readable(table, options.path)
@@ -180,7 +179,7 @@ class VersionStream:
         options, table = self._options, open_table(self._options)
         newest = table.version()
         with explain_errors(options, "find the version at a time of"):
-            table.load_as_version(_to_time(time_ms))
+            table.load_as_version(to_datetime(time_ms))
         version = table.version()  # by the library's times, which may be those of the writers
         while version < newest and find_commit_time_ms(options, version + 1) <= time_ms:
             version += 1
@@ -310,10 +309,6 @@ class VersionStream:
                 f"{FORMAT}: version {version} of {self._options.path} has no column "
                 f"{', '.join(map(repr, lost))} any more: restart the query without it"
             )
-
-
-def _to_time(time_ms: int) -> dt.datetime:
-    return dt.datetime.fromtimestamp(0, dt.timezone.utc) + dt.timedelta(milliseconds=time_ms)
 
 
 def _count_rows(part: _Slice) -> int:

@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items):
     In groups of their own, since a worker takes one group after the other; in their order with
     ``--no-loadscope-reorder``, else the largest first. What only other stores than S3 show is long.
     """
-    items.sort(key=_get_turn)
+    items.sort(key=lambda item: (not _is_of_kit(item), not _is_forked(item)))
     for item in items:
         if FOLDER not in item.path.parents:
             continue  # pytest passes the tests of all folders of a run
@@ -76,10 +76,6 @@ def _list_kinds(item):
         kind = value[0] if isinstance(value, tuple) and value else value
         if isinstance(kind, str):
             yield kind
-
-
-def _get_turn(item):
-    return 0 if _is_of_kit(item) else 1 if _is_forked(item) else 2
 
 
 def _is_of_kit(item):

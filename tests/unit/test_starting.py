@@ -74,8 +74,8 @@ class Daemon:
     def terminate(self):
         """Send SIGTERM to the launcher while the daemon waits for requests.
 
-        PySpark's handler raises SystemExit, which Python ignores in what it calls after a fork: the
-        signal would be lost while the daemon starts a worker.
+        PySpark's handler raises SystemExit, which Python ignores in functions that run after a
+        fork: the signal would be lost while the daemon starts a worker.
         """
         daemon = psutil.Process(self.pid())
         await_true(lambda: daemon.status() == psutil.STATUS_SLEEPING)

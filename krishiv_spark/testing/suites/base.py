@@ -292,7 +292,7 @@ class SinkPlayer(Player[SinkUnderTest]):
             return driver.calls
 
     def find_call_that_shows_rows(self, begun: tuple[Step, ...], calls: list[int]) -> int:
-        """Return the first call of a commit after which readers see its rows if it dies there.
+        """Return the first call of a commit after which a death leaves its rows visible.
 
         Args:
             begun: The steps before the commit; no row is visible after them.
@@ -305,7 +305,7 @@ class SinkPlayer(Player[SinkUnderTest]):
                 driver.run((*begun, Commit(Fault(number, happened=True, reported=False))))
                 return driver.shows_rows()
 
-        first = bisect_left(calls, 1, key=lambda number: int(shows(number)))
+        first = bisect_left(calls, 1, key=shows)
         return calls[min(first, len(calls) - 1)]
 
 

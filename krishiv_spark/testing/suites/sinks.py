@@ -199,8 +199,8 @@ class SinkConformance(SinkCopies, SinkForgeries, SinkLeftovers, SinkNumbers, Sin
     def test_a_stale_driver_finds_the_commit_of_a_dead_one(self, play: SinkPlayer) -> None:
         """A driver wakes in its commit after another committed the same epoch, and died there.
 
-        What a driver does after its rows are visible, such as a sweep, must not be what stops
-        another one.
+        A step after the rows are visible, such as a sweep, must not be the only one that stops
+        another driver.
         """
         writes = [n for n, call in enumerate(play.calls((*STAGED, Commit()))) if not call.reads]
         if not writes:

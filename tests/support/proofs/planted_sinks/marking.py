@@ -274,7 +274,7 @@ class MarksAreNotUnique(DatabaseWriter):
 
 @make_format
 class TrustsItsSweep(DatabaseWriter):
-    """Only a sweep after the commit, which deletes what others staged, stops a stale driver."""
+    """Only a sweep after the commit, which deletes the rows of others, stops a stale driver."""
 
     tables = TABLES.replace(", PRIMARY KEY (query, epoch)", "")
 
