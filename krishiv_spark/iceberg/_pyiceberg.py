@@ -8,8 +8,10 @@ that is relied on.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyiceberg.catalog import _ENV_CONFIG, Catalog, MetastoreCatalog
 from pyiceberg.manifest import ManifestFile, _ManifestCache
 from pyiceberg.table.metadata import TableMetadataCommonFields
@@ -21,6 +23,7 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _SnapshotProducer
 
 from krishiv_spark.iceberg.commit_rules import order_times, raise_times, repair_times, warn_of_clock
+from krishiv_spark.iceberg.metadata_lists import ListIntegers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +49,7 @@ __all__ = [
     "read_configured_settings",
     "read_deleted_positions",
     "remove_written",
-    "search_snapshots_from_newest",
+    "search_snapshots_quickly",
     "to_schema_without_ids",
     "write_header",
     "write_metadata",
@@ -80,17 +83,24 @@ class ExactManifestCache(_ManifestCache):
         return found if found._data == manifest_file._data else manifest_file
 
 
-def search_snapshots_from_newest() -> None:
-    """Make PyIceberg find a snapshot by id from the newest one on, of thousands. Driver.
+_ids = ListIntegers(attrgetter("snapshot_id"))
 
-    A commit searches nine times, nearly always for the newest snapshot or its parent.
+
+def search_snapshots_quickly() -> None:
+    """Make PyIceberg find a snapshot by id among thousands without a look at each. Driver.
+
+    A commit searches nine times: seven times for the newest snapshot or its parent, and twice for
+    its own id, which no snapshot may have yet.
     """
     TableMetadataCommonFields.snapshot_by_id = _find_snapshot  # type: ignore[method-assign]
 
 
 def _find_snapshot(self: TableMetadataCommonFields, snapshot_id: int) -> Snapshot | None:
-    newest_first = reversed(self.snapshots)
-    return next((one for one in newest_first if one.snapshot_id == snapshot_id), None)
+    newest = self.snapshots[-1:]
+    if newest and newest[0].snapshot_id == snapshot_id:
+        return newest[0]
+    found = np.flatnonzero(_ids.get(self.location, self.snapshots) == snapshot_id)
+    return self.snapshots[found[-1]] if len(found) else None
 
 
 def commit_once(

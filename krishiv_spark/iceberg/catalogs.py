@@ -376,12 +376,12 @@ def guard(catalog: Catalog, access: FileAccess, given: Mapping[str, Any]) -> Cat
     """
     from pyiceberg.catalog import Catalog
 
-    from krishiv_spark.iceberg._pyiceberg import search_snapshots_from_newest
+    from krishiv_spark.iceberg._pyiceberg import search_snapshots_quickly
     from krishiv_spark.iceberg.avro_files import bound_avro_files
     from krishiv_spark.iceberg.guarded_catalog import GuardedCatalog
 
     bound_avro_files()
-    search_snapshots_from_newest()
+    search_snapshots_quickly()
     if not isinstance(catalog, Catalog):
         raise OptionError(
             f"{FORMAT}: 'catalog.py-catalog-impl' names {type(catalog).__name__}, which is not "

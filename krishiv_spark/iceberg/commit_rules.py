@@ -18,10 +18,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
@@ -32,11 +33,13 @@ from pyiceberg.exceptions import (
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotsUpdate
 
+from krishiv_spark.iceberg.metadata_lists import ListIntegers
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import SnapshotIndex, iterate_ancestors
 from krishiv_spark.runtime.once import warn_once
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableUpdate
 
@@ -59,7 +62,8 @@ REFUSALS = (BadRequestError, ForbiddenError, NoSuchTableError, UnauthorizedError
 
 _log = logging.getLogger(__name__)
 
-_get_time = attrgetter("timestamp_ms")
+_LOGS = ("snapshot_log", "metadata_log")
+_logged_times = {log: ListIntegers(attrgetter("timestamp_ms")) for log in _LOGS}
 
 _TOLERANCE_MS = 60_000
 """Iceberg-Java's ``TableMetadata.ONE_MINUTE``: it tolerates clocks that differ by this."""
@@ -160,13 +164,12 @@ def repair_times(name: str, metadata: TableMetadata) -> TableMetadata:
 
 def _order_logs(metadata: TableMetadata) -> TableMetadata:
     last_ms, changed = metadata.last_updated_ms, {}
-    for field in ("snapshot_log", "metadata_log"):
-        entries: Sequence[Any] = getattr(metadata, field)
-        times = [*map(_get_time, entries), last_ms]
-        # Nearly always in order, which avoids a step in Python for each of up to 10 000 entries.
-        if times == sorted(times) or not _goes_back(times):
+    for field in _LOGS:
+        entries: list[Any] = getattr(metadata, field)
+        times = np.append(_logged_times[field].get(metadata.location, entries), last_ms)
+        if not _goes_back(times):
             continue
-        *ordered, last_ms = _sort_times(times)
+        *ordered, last_ms = _sort_times(times.tolist())
         changed[field] = [
             entry.model_copy(update={"timestamp_ms": moment})
             for entry, moment in zip(entries, ordered, strict=True)
@@ -176,8 +179,8 @@ def _order_logs(metadata: TableMetadata) -> TableMetadata:
     return metadata.model_copy(update={**changed, "last_updated_ms": last_ms})
 
 
-def _goes_back(times: Sequence[int]) -> bool:
-    return any(later - earlier < -_TOLERANCE_MS for earlier, later in pairwise(times))
+def _goes_back(times: npt.ArrayLike) -> bool:
+    return bool((np.diff(times) < -_TOLERANCE_MS).any())
 
 
 def _sort_times(times: Sequence[int]) -> list[int]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from krishiv_spark.errors import OptionError
-from krishiv_spark.iceberg.metadata_lists import NO_ITEMS, ListScan, ListText
+from krishiv_spark.iceberg.metadata_lists import CACHED_TABLES, NO_ITEMS, ListScan, ListText
 from krishiv_spark.iceberg.options import FORMAT, MAX_METADATA_BYTES
 from krishiv_spark.runtime.caches import LruCache
 
@@ -42,8 +42,6 @@ _GZIP_SUFFIX = f".gz{METADATA_SUFFIX}"
 _GZIP_LEVEL = 1
 """A seventh of the bytes remains, for 5 ms in 1 000 snapshots. Level 6 leaves an eighth, for 14."""
 
-_CACHED_TABLES = 8
-
 _LISTS = {"snapshots": "snapshots", "snapshot-log": "snapshot_log"}
 """The lists that grow with each epoch: their keys, and the fields of PyIceberg's models."""
 
@@ -66,10 +64,10 @@ class MetadataFiles:
     """
 
     def __init__(self) -> None:
-        self._known: LruCache[str, Mapping[str, ListText]] = LruCache(_CACHED_TABLES)
+        self._known: LruCache[str, Mapping[str, ListText]] = LruCache(CACHED_TABLES)
         # By folder and format version, which decides the text of a snapshot. Texts of other writers
         # are not in there, since they may contain more than PyIceberg's models.
-        self._written: LruCache[tuple[str, int], Mapping[str, ListText]] = LruCache(_CACHED_TABLES)
+        self._written: LruCache[tuple[str, int], Mapping[str, ListText]] = LruCache(CACHED_TABLES)
 
     def read(self, file: InputFile, max_bytes: int = MAX_METADATA_BYTES) -> TableMetadata:
         """Return a table's metadata, as PyIceberg's ``FromInputFile.table_metadata`` does.

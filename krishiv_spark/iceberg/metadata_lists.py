@@ -8,8 +8,8 @@ items that are new (`ListText.replace_items`).
 The bytes decide. Items of another writer with known ids and another text are parsed again.
 
 To touch thousands of models costs as much as a small commit, since they are scattered in memory. So
-positions are arrays, lists are shared and not copied, and a list that only grew is recognized by
-its pointers (`is_extension`).
+positions are arrays, lists are shared and not copied, a list that only grew is recognized by its
+pointers (`is_extension`), and an integer of each of its models is read once (`ListIntegers`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NO_ITEMS", "ListScan", "ListText", "is_extension"]
+from krishiv_spark.runtime.caches import LruCache
+
+__all__ = ["CACHED_TABLES", "NO_ITEMS", "ListIntegers", "ListScan", "ListText", "is_extension"]
+
+CACHED_TABLES = 8
+"""The tables whose lists a process keeps."""
 
 _ID = "snapshot-id"
 """The key of each item by which an expiry or another order is recognized: a hint only."""
@@ -68,6 +73,39 @@ def is_extension(items: list[Any], known: list[Any]) -> bool:
         return bool(known < items)
     except TypeError:  # that item is another one: models have no order
         return False
+
+
+class ListIntegers:
+    """An integer of each model in the lists of the latest tables. Any thread.
+
+    Args:
+        read: Returns the integer of a model.
+    """
+
+    def __init__(self, read: Callable[[Any], int]) -> None:
+        self._read = read
+        self._known: LruCache[str, tuple[list[Any], npt.NDArray[Any]]] = LruCache(CACHED_TABLES)
+
+    def get(self, table: str, items: list[Any]) -> npt.NDArray[Any]:
+        """Return the integers of a list, in its order; only those of new models are read.
+
+        They are Python's if one has more than 64 bits.
+
+        Args:
+            table: The table's location.
+            items: The list, which is never changed.
+        """
+        known, integers = self._known.get(table) or ([], _NO_POSITIONS)
+        if items is known:
+            return integers
+        count = len(known) if is_extension(items, known) else 0
+        new = [*map(self._read, items[count:])]
+        try:
+            integers = np.append(integers[:count], np.array(new, np.int64))
+        except OverflowError:  # in damaged metadata
+            integers = np.append(integers[:count], np.array(new, object))
+        self._known.put(table, (items, integers))
+        return integers
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,9 +26,9 @@ from pyiceberg.table.update import (
 from pyiceberg.types import LongType, NestedField
 
 from krishiv_spark.iceberg import metadata_lists
-from krishiv_spark.iceberg._pyiceberg import apply_updates, search_snapshots_from_newest
+from krishiv_spark.iceberg._pyiceberg import apply_updates, search_snapshots_quickly
 from krishiv_spark.iceberg.metadata_files import MetadataFiles
-from krishiv_spark.iceberg.metadata_lists import is_extension
+from krishiv_spark.iceberg.metadata_lists import ListIntegers, is_extension
 
 IO = PyArrowFileIO()
 
@@ -222,12 +222,30 @@ def test_a_list_that_only_grew_is_recognized_without_comparing_its_models():
     assert not is_extension(known, [])
 
 
-def test_a_snapshot_is_found_from_the_newest_one_on():
+def test_a_snapshot_is_found_after_each_change_of_the_list():
+    search_snapshots_quickly()
     metadata = make(5)
-    search_snapshots_from_newest()
-    found = [metadata.snapshot_by_id(one.snapshot_id) for one in metadata.snapshots]
-    assert all(map(is_, found, metadata.snapshots))
-    assert metadata.snapshot_by_id(7) is None
+    damaged = metadata.snapshots[2].model_copy(update={"snapshot_id": 2**70})
+    replaced = [*metadata.snapshots[:2], damaged, *metadata.snapshots[3:]]
+    shorter = expire(metadata, 2)
+    changed = [metadata, append(metadata, "new"), shorter, append(shorter, "other")]
+    for one in (*changed, metadata.model_copy(update={"snapshots": replaced}), metadata):
+        found = [one.snapshot_by_id(each.snapshot_id) for each in one.snapshots]
+        assert all(map(is_, found, one.snapshots))
+        there = {each.snapshot_id for each in one.snapshots}
+        assert not any(map(one.snapshot_by_id, {7, 2**71, *range(200)} - there))
+    assert metadata.model_copy(update={"snapshots": []}).snapshot_by_id(7) is None
+
+
+def test_an_integer_is_read_once_of_each_model():
+    read = []
+    integers = ListIntegers(lambda model: read.append(model) or len(model))
+    items = ["a", "bb"]
+    assert integers.get("table", items).tolist() == [1, 2]
+    assert integers.get("table", [*items, "ccc"]).tolist() == [1, 2, 3]
+    assert read == ["a", "bb", "ccc"]
+    assert integers.get("other", items[1:]).tolist() == [2]
+    assert integers.get("table", ["dddd", *items]).tolist() == [4, 1, 2]
 
 
 def test_an_upgraded_table_gets_the_sequence_numbers_of_its_snapshots(files):
