@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.changes.change_origins import (
     OFFSET,
     TIME_TYPE,
@@ -144,7 +145,7 @@ class ChangeRecords:
             batch.column("value"), batch.column("key"), lambda row: _locate(batch, row)
         )
         changes = self._add_further(found, batch)
-        unfit = dict(self._find_unfit(changes, found.records, np.unique(found.records)))
+        unfit = dict(self._find_unfit(changes, found.records, sort_distinct(found.records)))
         if unfit:
             stays = ~np.isin(found.records, [*unfit])
             changes = changes.filter(pa.array(stays))

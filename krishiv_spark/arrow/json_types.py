@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from krishiv_spark.arrow.cast import localize
 from krishiv_spark.arrow.compute import Convert, children, list_with, pc, same, struct_with
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.arrow.schemas import stands_for
 from krishiv_spark.errors import SchemaError
 
@@ -343,7 +344,7 @@ def _refuse_duplicate_keys(keys: pa.Array, lengths: NDArray[Any]) -> None:
     codes = keys.dictionary_encode()
     maps = np.repeat(np.arange(len(lengths)), lengths)
     entries = maps * max(len(codes.dictionary), 1) + codes.indices.to_numpy()
-    if len(np.unique(entries)) < len(entries):
+    if len(sort_distinct(entries)) < len(entries):
         raise pa.ArrowInvalid("a key occurs twice in a map")
 
 

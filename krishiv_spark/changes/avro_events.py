@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.arrow.compute import children, list_with, map_with, pc, same, struct_with
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.changes.avro_connect import parse_stored_types, read_connect_type
 from krishiv_spark.changes.connect_schemas import Unwrapped
 from krishiv_spark.changes.connect_types import (
@@ -159,7 +160,7 @@ class AvroEvents:
         is_framed = np.asarray(pc.starts_with(values, b"\0"))
         framed = np.flatnonzero(is_framed)
         ids = read_frames(values.take(pa.array(framed))).ids if len(framed) else framed
-        for schema_id in np.unique(ids):
+        for schema_id in sort_distinct(ids):
             own = framed[ids == schema_id]
             yield Unwrapped(int(schema_id), values.take(pa.array(own)), rows[own])
         others = np.flatnonzero(~is_framed)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.changes.connect_types import ConnectType, list_columns
 from krishiv_spark.errors import SchemaError
 
@@ -59,7 +60,7 @@ def unwrap(texts: pa.Array, rows: NDArray[np.int64]) -> Iterator[Unwrapped]:
         bare = np.flatnonzero(~is_one)
         yield Unwrapped(None, texts.take(pa.array(bare)), rows[bare])
     # All records of a table have one schema, of one length, until the table is altered.
-    for middle in np.unique(middles[is_one]):
+    for middle in sort_distinct(middles[is_one]):
         same = np.flatnonzero(is_one & (middles == middle))
         chosen = texts.take(pa.array(same))
         schemas = pc.binary_slice(chosen, len(_HEAD), int(middle)).dictionary_encode()

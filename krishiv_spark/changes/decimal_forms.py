@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import Convert, pc
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.arrow.json_types import JsonRules, build_form
 
 __all__ = [
@@ -64,7 +65,7 @@ def from_scaled_objects(objects: pa.StructArray, kind: pa.DataType) -> pa.Array:
     found = np.where(valid, pc.fill_null(scales, 0), 0)
     rows: list[NDArray[np.int64]] = []
     parts: list[pa.Array] = []
-    for scale in np.unique(found):
+    for scale in sort_distinct(found):
         rows.append(np.flatnonzero(found == scale))
         parts.append(_rescale(unscaled.take(pa.array(rows[-1])), int(scale), kind))
     order = np.argsort(np.concatenate(rows)) if rows else np.empty(0, np.int64)

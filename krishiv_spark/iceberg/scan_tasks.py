@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.arrow.compute import Convert, pc, same
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.errors import DataLossError, KrishivError, SchemaError
 from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT
@@ -221,7 +222,7 @@ class _ChosenRows:
             return others
         groups = range(file.metadata.num_row_groups)
         ends = np.cumsum([file.metadata.row_group(group).num_rows for group in groups])
-        found = frozenset(np.unique(np.searchsorted(ends, self.positions, "right")).tolist())
+        found = frozenset(sort_distinct(np.searchsorted(ends, self.positions, "right")).tolist())
         return found if others is None else found & others
 
 
@@ -433,7 +434,7 @@ class _Deletes:
         chunks = [self._read_positions(delete).get(path) for delete in deletes]
         found = [part for part in chunks if part is not None]
         # Two delete files may name the same row.
-        return np.unique(np.concatenate(found)) if found else _NO_POSITIONS
+        return sort_distinct(np.concatenate(found)) if found else _NO_POSITIONS
 
     def _read_positions(self, delete: DeleteFile) -> Mapping[str, _Positions]:
         if delete not in self._read:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.list_offsets_messages import OffsetResponse, PreparedListOffsets
 from krishiv_spark.kafka.partition_table import FoundOffsets, PartitionTable
@@ -174,7 +175,7 @@ class _OffsetLookup:
         return np.fromiter(leaders, np.int64)
 
     def _make_shares(self, leaders: NDArray[np.int64]) -> Iterator[_LeaderShare]:
-        for node in np.unique(leaders[leaders >= 0]).tolist():
+        for node in sort_distinct(leaders[leaders >= 0]).tolist():
             at = np.flatnonzero(leaders == node)
             mine = self.rows
             if len(at) < len(mine):

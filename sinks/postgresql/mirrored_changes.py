@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.postgresql.catalog import Table
 from krishiv_spark.postgresql.connection import DatabaseTransaction
 from krishiv_spark.postgresql.names import TableName, quote
@@ -456,7 +457,7 @@ class _Incomplete:
         groups = self._found.groups
         places = np.full(int(groups.max(initial=0)) + 1, -1, np.int64)
         every = [source for pair in sources.values() for source in pair]
-        needed = np.unique(in_table(np.concatenate([_NONE, *every])))
+        needed = sort_distinct(in_table(np.concatenate([_NONE, *every])))
         needed = needed[(needed >= 0)]
         if self._facts.is_truncated or not len(needed):
             return places

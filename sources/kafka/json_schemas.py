@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.arrow.json_types import JsonRules, build_form
 from krishiv_spark.arrow.parsed_values import UnknownFields
 from krishiv_spark.kafka.schemas.buffers import DecodedRecords, sum_lengths
@@ -89,7 +90,7 @@ class JsonRecords:
         parsed = self._parser.parse(values)
         bad = parsed.bad
         if not self._is_record and parsed.may_have_more:
-            bad = np.union1d(bad, self._parser.find_unknown(values).rows)
+            bad = sort_distinct(np.concatenate([bad, self._parser.find_unknown(values).rows]))
         objects = parsed.objects if self._is_record else parsed.objects.field(0)
         return DecodedRecords(objects, _Reasons(bad, values, self._parser.explain))
 

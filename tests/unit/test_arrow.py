@@ -4,6 +4,7 @@ import datetime as dt
 import uuid
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as t
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from value_cases import list_meanings, nested, nested_type
 
 from krishiv_spark.arrow import conform as fitting
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.arrow.schemas import arrow_schema, conform, plain_schema, spark_schema
 from krishiv_spark.errors import SchemaError
 
@@ -403,3 +405,10 @@ def test_slices_are_made_to_fit_like_whole_batches(values, offset):
     batch = pa.record_batch({"c": pa.array(values, pa.int32())}).slice(offset)
     fitted = conform(batch, pa.schema([("c", pa.int64())]))
     assert fitted.column("c").to_pylist() == values[offset:]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint64])
+@pytest.mark.parametrize("values", [[], [3], [5, 1, 5, 5, 2, 1], [*range(1000)] * 2])
+def test_distinct_integers_are_in_order(values, kind):
+    found = sort_distinct(np.array(values, kind))
+    assert (found.tolist(), found.dtype) == (sorted({*values}), kind)

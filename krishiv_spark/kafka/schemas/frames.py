@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.distinct import sort_distinct
 
 __all__ = ["Framed", "WireFormat", "find_glue_version", "join_headers", "read_frames"]
 
@@ -56,7 +57,7 @@ class Framed:
 
     def find_ids(self) -> list[int]:
         """Return the ids of the schemas, and the numbers of GUIDs, each once."""
-        return [int(each) for each in np.unique(self.ids) if each >= 0]
+        return [int(each) for each in sort_distinct(self.ids) if each >= 0]
 
     def find_invalid(self) -> NDArray[np.int64]:
         """Return the indices of the values whose header is not valid."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.arrow.equal_rows import find_equal_rows
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.iceberg.options import FORMAT
@@ -107,7 +108,7 @@ class VersionValues:
         kept = list_kept(self._changes.kept, self._events.stored)
         before, moved = self._follow_earlier_moves(self._follow_moves(), find_moved)
         sources = {name: find_sources(keeps, before)[wanted] for name, keeps in kept.items()}
-        needed = np.unique(np.concatenate([wanted, *sources.values()]))
+        needed = sort_distinct(np.concatenate([wanted, *sources.values()]))
         needed = needed[needed >= 0]
         count = len(self._events.groups)
         earlier = [moved[number].to_batches() for number in needed[needed >= count] - count]
@@ -139,7 +140,7 @@ class VersionValues:
         if not len(order):
             return self._order
         pairs = order, self._before[order]
-        needed = np.unique(np.concatenate(pairs))
+        needed = sort_distinct(np.concatenate(pairs))
         every = pa.concat_tables([self._read(needed), completed])
         one, other = (every.take(pa.array(self._locate(needed, side))) for side in pairs)
         return self._order[~np.isin(self._order, order[find_equal_rows(one, other)])]

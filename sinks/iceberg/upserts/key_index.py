@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.iceberg.upserts.epoch_changes import to_sortable
 from krishiv_spark.sinks.iceberg.upserts.position_deletes import Positions
@@ -61,7 +62,7 @@ class WantedKeys:
     @cached_property
     def hashes(self) -> _Hashes:
         """The hashes of the keys, ascending, each once."""
-        return np.unique(_hash_rows(self.keys))
+        return sort_distinct(_hash_rows(self.keys))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.task_table import TaskTableSpec, file_name_prefix
 
@@ -61,7 +62,9 @@ class DeletedRows:
     def add(self, path: str, positions: Positions) -> None:
         """Add deleted rows of one data file."""
         known = self._positions.get(path)
-        self._positions[path] = positions if known is None else np.union1d(known, positions)
+        self._positions[path] = (
+            positions if known is None else sort_distinct(np.concatenate([known, positions]))
+        )
 
     def __len__(self) -> int:
         return sum(map(len, self._positions.values()))

@@ -29,6 +29,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import TOTAL_EQUALITY_DELETES
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.arrow.partition_files import chunks
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected
@@ -352,7 +353,7 @@ class RowLookup:
         path = task.file.file_path
         named = (self.read_deletes(delete, path) for delete in task.delete_files)
         found = [rows.get(path, _NO_POSITIONS) for rows in named]
-        rows = np.unique(np.concatenate([_NO_POSITIONS, *found]))
+        rows = sort_distinct(np.concatenate([_NO_POSITIONS, *found]))
         # Another program may have named rows that the file does not have.
         return rows[(rows >= 0) & (rows < task.file.record_count)]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from krishiv_spark.arrow.distinct import sort_distinct
 from krishiv_spark.kafka.schemas.buffers import (
     DecodedRecords,
     build_numbers,
@@ -91,7 +92,7 @@ class ProtobufDecoder:
         starts = self._skip_headers(data, starts, ends, errors)
         found, status = self._run(data, starts, ends)
         rare = np.flatnonzero((status > 0) & (status % 256 >= FIRST_RARE))
-        rare = np.union1d(rare, found.find_twice(self._program))
+        rare = sort_distinct(np.concatenate([rare, found.find_twice(self._program)]))
         if len(rare):
             data, starts, ends = self._normalize(data, starts, ends, rare, errors)
             found, status = self._run(data, starts, ends)
@@ -287,7 +288,7 @@ class _Values:
             if column.kind == "map":
                 slots = self._find_slots(column)
                 found.append(self._to_rows(slots, column.domain, program.lists))
-        return np.unique(np.concatenate(found))
+        return sort_distinct(np.concatenate(found))
 
     def _find_slots(self, column: ProtoColumn) -> NDArray[np.int64]:
         lengths = self._slice(column, self.numbers)
@@ -298,7 +299,7 @@ class _Values:
         pairs = slots * len(keys.dictionary) + keys.indices.to_numpy()
         order = np.argsort(pairs, kind="stable")
         same = order[1:][np.diff(pairs[order]) == 0]
-        return np.unique(slots[same])
+        return sort_distinct(slots[same])
 
     def _to_rows(
         self, slots: NDArray[np.int64], domain: int, lists: Sequence[ProtoColumn | None]
