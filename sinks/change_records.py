@@ -22,7 +22,7 @@ from krishiv_spark.changes.debezium import DebeziumDecoder, DebeziumRules
 from krishiv_spark.changes.decoded import Changes
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.sinks.change_options import KeyedChangeOptions
-from krishiv_spark.sinks.column_policy import Evolution, grow_columns
+from krishiv_spark.sinks.column_policy import Evolution, grow_columns, limit_evolution
 from krishiv_spark.sinks.logged_writer import Examined
 from krishiv_spark.sinks.upserts import (
     CLOCK,
@@ -52,8 +52,8 @@ class RecordTarget(Protocol):
     """The name of the table, for messages."""
     with_origins: bool
     """True if changes have the columns `PLACE`, `TIME` and `READ`, instead of `CLOCK`."""
-    may_grow: bool
-    """True if tasks may add columns to those of the table."""
+    most_evolution: Evolution
+    """The most that records may change of the table's columns; `schemaEvolution` may allow less."""
     numbers: frozenset[str]
     """Names of the text columns that have numbers; see `ValueRules`."""
 
@@ -103,9 +103,8 @@ class ChangeRecords:
         )
         self._target = target
         self._rules, self._options = rules, options
-        self._evolution: Evolution = options.schema_evolution if len(columns) else "widen"
-        if not target.may_grow:
-            self._evolution = "none"
+        allowed: Evolution = options.schema_evolution if len(columns) else "widen"
+        self._evolution: Evolution = limit_evolution(allowed, target.most_evolution)
         self.columns = columns
         """The columns of the table, with those that it needs for the records so far."""
         self._decoder = DebeziumDecoder(columns, options.key_columns, rules)

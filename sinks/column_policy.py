@@ -16,7 +16,7 @@ from krishiv_spark.arrow.compute import children
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.messages.suggestions import did_you_mean
 
-__all__ = ["Evolution", "SchemaUpdate", "check_columns", "grow_columns"]
+__all__ = ["Evolution", "SchemaUpdate", "check_columns", "grow_columns", "limit_evolution"]
 
 Evolution: TypeAlias = Literal["none", "add", "widen"]
 """The allowed changes of a table's columns; `widen` adds columns too."""
@@ -86,6 +86,12 @@ def check_columns(
     if problems:
         raise SchemaError(f"{misfit}: {'; '.join(problems)}")
     return updates
+
+
+def limit_evolution(evolution: Evolution, most: Evolution) -> Evolution:
+    """Return the changes of a table that both allow."""
+    both = {evolution, most}
+    return "none" if "none" in both else "add" if "add" in both else "widen"
 
 
 def grow_columns(columns: pa.Schema, rows: pa.Schema, evolution: Evolution) -> pa.Schema:

@@ -27,6 +27,7 @@ __all__ = [
     "column_type",
     "convert_column",
     "fit_column",
+    "fit_new_column",
     "moved_column",
     "to_stored",
 ]
@@ -46,6 +47,7 @@ class StagedColumn:
         text: The built-in type of a column that limits texts; None for others.
         longest: Most characters of a text; of ``name``, most bytes. -1 without a limit.
         fingerprint: `TableColumn.fingerprint` of the column that it was made for.
+        is_absent: True for a column that the staging table does not have: its values are null.
     """
 
     source: str
@@ -57,6 +59,7 @@ class StagedColumn:
     text: str | None = None
     longest: int = -1
     fingerprint: str = ""
+    is_absent: bool = False
 
     @property
     def declaration(self) -> str:
@@ -75,6 +78,8 @@ class StagedColumn:
     @property
     def value(self) -> str:
         """The value in the statement that moves the rows."""
+        if self.is_absent:
+            return f"NULL::{self.value_type}"
         return quote(self.target) if self.cast is None else f"{quote(self.target)}::{self.cast}"
 
     @property
@@ -152,6 +157,18 @@ def fit_column(
         longest=_longest_of(column) if is_limited else -1,
         fingerprint=column.fingerprint,
     )
+
+
+def fit_new_column(field: pa.Field) -> StagedColumn:
+    """Return how a column of rows is stored in the new column that a table would get.
+
+    Raises:
+        SchemaError: If PostgreSQL has no type for it.
+    """
+    shown, (kind, is_array) = column_type(field), _element_of(field.type)
+    base = shown.removesuffix("[]").partition("(")[0]
+    limit = ((kind.precision << 16) | kind.scale) + 4 if pa.types.is_decimal(kind) else -1
+    return fit_column(field, TableColumn(field.name, shown, shown, base, is_array, limit))
 
 
 def moved_column(staged: TableColumn, column: TableColumn, fingerprint: str) -> StagedColumn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.postgresql.catalog import Table
@@ -40,6 +41,7 @@ def move_rows(
         CommitRejected: If a staging table has lost its rows, or the table was altered.
     """
     _check_filled(transaction, staged)
+    staged = _level_columns(staged)
     columns = {(each.target, each.fingerprint): each for one in staged for each in one.columns}
     empties = effect.replaces and effect.truncates
     found = lock_table(transaction, table, list(columns.values()), excludes_readers=empties)
@@ -55,6 +57,18 @@ def move_rows(
         transaction.run(
             f"INSERT INTO {table.sql} ({names}) SELECT {values} FROM {each.name.sql}"  # noqa: S608
         )
+
+
+def _level_columns(staged: Sequence[StagedTable]) -> Sequence[StagedTable]:
+    """Return the staging tables with the columns of all: a task may have met new ones."""
+    every = {
+        column.target: replace(column, is_absent=True) for each in staged for column in each.columns
+    }
+    own = ({column.target: column for column in each.columns} for each in staged)
+    return [
+        replace(each, columns=tuple({**every, **columns}.values()))
+        for each, columns in zip(staged, own, strict=True)
+    ]
 
 
 def _change_rows(

@@ -6,18 +6,30 @@ The types of the table decide how a value is read. A ``numeric`` without limits,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.postgresql.catalog import Table, TableColumn
+from krishiv_spark.postgresql.names import check_length
 from krishiv_spark.postgresql.options import FORMAT
-from krishiv_spark.postgresql.types import WIRE_OF, StagedColumn, arrow_type
+from krishiv_spark.postgresql.types import (
+    WIRE_OF,
+    StagedColumn,
+    arrow_type,
+    fit_new_column,
+    to_stored,
+)
 from krishiv_spark.sinks.change_records import ChangeRecords
+from krishiv_spark.sinks.column_policy import Evolution
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.staging_tables import StagingPlan, convert_rows
+from krishiv_spark.sinks.postgresql.target import add_columns
 from krishiv_spark.sinks.upserts import drop_further
 
-__all__ = ["PostgresqlRecords", "list_record_columns", "open_records"]
+__all__ = ["PostgresqlRecords", "decode_records", "list_record_columns", "open_records"]
 
 _MOST_DIGITS = 38
 
@@ -87,26 +99,74 @@ class PostgresqlRecords:
 
     format_name = FORMAT
     with_origins = False
-    may_grow = False
+    most_evolution: Evolution = "add"  # a wider type would rewrite the table
 
     def __init__(self, plan: StagingPlan, options: PostgresqlSinkOptions) -> None:
-        self.shown, self._columns = str(options.table_name), plan.columns
+        self.shown, self._generated = str(options.table_name), plan.generated
+        self._columns = {each.source: each for each in plan.columns}
         self.numbers = frozenset(each.source for each in plan.columns if _is_number(each))
 
     def to_columns(self, rows: pa.Schema) -> pa.Schema:
-        """Return the same columns: tasks add none."""
-        return rows
+        """Return the columns with the types of new columns, without those that no row can fill.
+
+        These are columns that only PostgreSQL fills, or has no type for: for the decoder they are
+        unknown, so that ``unknownFields`` decides.
+        """
+        return pa.schema([field for field in to_stored(rows) if self._may_fill(field)])
+
+    def _may_fill(self, field: pa.Field) -> bool:
+        if field.name in self._columns:
+            return True
+        try:
+            self._columns[field.name] = fit_new_column(field)
+        except SchemaError:
+            return False
+        return field.name not in self._generated
 
     def check_columns(self, columns: pa.Schema) -> None:
-        """Accept all columns: the table generates none."""
+        """Refuse names that PostgreSQL would cut off."""
+        for name in columns.names:
+            try:
+                check_length(name)
+            except ValueError as error:
+                raise SchemaError(f"{FORMAT}: column {error}") from None
 
     def check_values(self, changes: pa.RecordBatch, columns: pa.Schema) -> None:
         """Refuse changes with a value that does not fit its column."""
-        convert_rows(drop_further(changes).select(columns.names), self._columns)
+        known = [self._columns[name] for name in columns.names]
+        convert_rows(drop_further(changes).select(columns.names), known)
 
 
 def _is_number(column: StagedColumn) -> bool:
     return column.wire == "text" and (column.cast or "").removesuffix("[]") == "numeric"
+
+
+def decode_records(
+    options: PostgresqlSinkOptions, plan: StagingPlan, batches: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[StagingPlan, pa.RecordBatch]]:
+    """Yield the changes of records, with the plan for them. Executor.
+
+    A column that the schema of an event has, and the table lacks, is added to the table before the
+    first change that has it is staged, if ``schemaEvolution`` allows that.
+
+    Args:
+        options: The options of the sink.
+        plan: The columns of the table, as the planner found them.
+        batches: The records.
+
+    Raises:
+        SchemaError: If a record cannot be decoded, or a new column does not fit the table.
+        StorageError: If the server cannot be reached, or refuses the new column.
+    """
+    records = open_records(options, plan)
+    assert records is not None, plan
+    for batch in batches:
+        changes = records.decode(batch)
+        if records.columns is not plan.records:
+            # The others keep the fingerprints for which rows were staged: the commit compares them.
+            new = add_columns(options, records.columns)[len(plan.columns) :]
+            plan = replace(plan, columns=(*plan.columns, *new), records=records.columns)
+        yield plan, changes
 
 
 def open_records(options: PostgresqlSinkOptions, plan: StagingPlan) -> ChangeRecords | None:

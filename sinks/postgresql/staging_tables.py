@@ -7,10 +7,11 @@ empties them, which the commit notices: it refuses an empty one.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -104,6 +105,7 @@ class StagingPlan:
         upsert: How rows change others; None if they are added, or are records of change data.
         records: The columns that records of change data fill; None for rows.
         is_logged: True if staged rows must survive a crash of the server.
+        generated: Names of the columns that only PostgreSQL fills.
     """
 
     schema: str
@@ -112,6 +114,7 @@ class StagingPlan:
     upsert: ChangeColumns | None = None
     records: pa.Schema | None = None
     is_logged: bool = False
+    generated: frozenset[str] = frozenset()
 
     @property
     def staged_columns(self) -> tuple[StagedColumn, ...]:
@@ -134,20 +137,14 @@ def _name_table(plan: StagingPlan, task: Task) -> TableName:
 
 
 def stage_rows(
-    options: ConnectionOptions,
-    plan: StagingPlan,
-    batches: Iterator[pa.RecordBatch],
-    task: Task,
-    decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    options: ConnectionOptions, rows: Iterable[tuple[StagingPlan, pa.RecordBatch]], task: Task
 ) -> StagedTable | None:
     """Write the rows of a task into a separate table, in one transaction. Executor.
 
     Args:
         options: The connection.
-        plan: The columns.
-        batches: The rows.
+        rows: The rows, each batch with its columns: those of the batch before it, and perhaps more.
         task: The attempt.
-        decode: Returns the changes of a batch of records; None for rows.
 
     Returns:
         None if there are no rows.
@@ -156,20 +153,32 @@ def stage_rows(
         SchemaError: If a value does not fit its column.
         StorageError: If the server refuses the rows, or cannot be reached.
     """
-    given = batches if decode is None else map(decode, batches)
-    rows = (batch for batch in given if batch.num_rows)
-    first = next(rows, None)
+    filled = (each for each in rows if each[1].num_rows)
+    first = next(filled, None)
     if first is None:
         return None
+    plan = first[0]
     name = _name_table(plan, task)
     kind = "" if plan.is_logged else "UNLOGGED "
     columns = ", ".join(column.declaration for column in plan.staged_columns)
     with open_transaction(options, f"stage rows for table {plan.table}") as transaction:
         # Autovacuum would only analyze rows that are moved seconds later.
         transaction.run(f"CREATE {kind}TABLE {name.sql} ({columns}) WITH (autovacuum_enabled=off)")
-        count = _copy(transaction, name, plan, itertools.chain([first], rows))
+        count = 0
+        for grown, some in groupby(chain([first], filled), itemgetter(0)):
+            _add_columns(transaction, name, grown.columns[len(plan.columns) :])
+            plan = grown
+            count = _copy(transaction, name, plan, (batch for _, batch in some), count)
         transaction.commit()
     return StagedTable(name, count, task.partition, plan.columns)
+
+
+def _add_columns(
+    transaction: DatabaseTransaction, name: TableName, columns: Sequence[StagedColumn]
+) -> None:
+    if columns:
+        added = ", ".join(f"ADD COLUMN {column.declaration}" for column in columns)
+        transaction.run(f"ALTER TABLE {name.sql} {added}")
 
 
 def _copy(
@@ -177,8 +186,10 @@ def _copy(
     name: TableName,
     plan: StagingPlan,
     batches: Iterator[pa.RecordBatch],
+    count: int,
 ) -> int:
-    columns, count = plan.staged_columns, 0
+    """Copy batches after so many rows, and return the number of all."""
+    columns = plan.staged_columns
 
     def converted() -> Iterator[pa.RecordBatch]:
         nonlocal count

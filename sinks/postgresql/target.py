@@ -21,7 +21,7 @@ from krishiv_spark.postgresql.types import (
     moved_column,
     to_stored,
 )
-from krishiv_spark.sinks.column_policy import grow_columns
+from krishiv_spark.sinks.column_policy import Evolution, grow_columns
 from krishiv_spark.sinks.postgresql.change_positions import ChangePositions
 from krishiv_spark.sinks.postgresql.marks import Marks
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
@@ -29,6 +29,7 @@ from krishiv_spark.sinks.postgresql.staging_tables import ROW
 from krishiv_spark.sinks.upserts import FURTHER
 
 __all__ = [
+    "add_columns",
     "check_before_start",
     "fit_rows",
     "lock_table",
@@ -151,7 +152,7 @@ def _create_table(
         transaction.run(_creation(name, options, rows))
         table = find_table(transaction, name)
     assert table is not None, name
-    table = _evolve(transaction, options, table, rows)
+    table = _evolve(transaction, table, rows, options.schema_evolution)
     marks = Marks(name)
     if not marks.exist(transaction):
         marks.create(transaction)
@@ -160,21 +161,46 @@ def _create_table(
     return table
 
 
+def add_columns(options: PostgresqlSinkOptions, rows: pa.Schema) -> tuple[StagedColumn, ...]:
+    """Return how columns of records are stored, after the table got those that it lacks. Executor.
+
+    The new columns are committed at once, so that the tasks of an epoch see one table: until the
+    epoch is committed they are null.
+
+    Args:
+        options: The options of the sink.
+        rows: The columns of the records.
+
+    Raises:
+        SchemaError: If the table was dropped, or a column does not fit it.
+        StorageError: If the server cannot be reached, or refuses the columns.
+    """
+    action = f"add columns to table {options.table_name}"
+    with open_transaction(options, action) as transaction:
+        table = find_table(transaction, resolve_name(transaction, options))
+        if table is None:
+            raise SchemaError(f"{FORMAT}: table {options.table_name} was dropped")
+        columns = fit_rows(rows, _evolve(transaction, table, rows, "add"), of_records=True)
+        transaction.commit()
+    return columns
+
+
 def _evolve(
-    transaction: DatabaseTransaction, options: PostgresqlSinkOptions, table: Table, rows: pa.Schema
+    transaction: DatabaseTransaction, table: Table, rows: pa.Schema, evolution: Evolution
 ) -> Table:
-    """Return the table, after it got the columns and the wider types that the options allow."""
-    if options.schema_evolution == "none":
+    """Return the table, after it got the columns and the wider types that are allowed."""
+    if evolution == "none":
         return table
     known = pa.schema([pa.field(each.name, arrow_type(each)) for each in table.columns])
-    grown = grow_columns(known, to_stored(rows), options.schema_evolution)
+    grown = grow_columns(known, to_stored(rows), evolution)
     changes = []
     for field in grown:
         place = known.get_field_index(field.name)
         kind = f"{quote(field.name)} {{}} {column_type(field)}"
         if place < 0:
             check_length(field.name)
-            changes.append(f"ADD COLUMN {kind.format('')}")
+            # Another task may have added it since the table was read.
+            changes.append(f"ADD COLUMN IF NOT EXISTS {kind.format('')}")
         elif known.field(place).type != field.type:
             changes.append(f"ALTER COLUMN {kind.format('TYPE')}")
     if not changes:

@@ -63,7 +63,8 @@ class PostgresqlWriter(Writer["StagedTable", "StagingPlan"]):
         columns = fit_rows(self._rows, self._table, of_records=records is not None)
         schema = staging_schema(self.options, name)
         upsert = self._changes if records is None else None
-        return StagingPlan(schema, str(name), columns, upsert, records, is_logged)
+        generated = frozenset(each.name for each in self._table.columns if each.is_generated)
+        return StagingPlan(schema, str(name), columns, upsert, records, is_logged, generated)
 
     def describe_target(self) -> QueryTarget:
         """Driver: describe the table by its name, and by an id that a promoted standby has too."""
@@ -79,12 +80,13 @@ class PostgresqlWriter(Writer["StagedTable", "StagingPlan"]):
         self, batches: Iterator[pa.RecordBatch], task: Task, plan: StagingPlan
     ) -> StagedTable | None:
         """Executor: copy the rows into a table that only this attempt uses."""
-        from krishiv_spark.sinks.postgresql.record_columns import open_records
         from krishiv_spark.sinks.postgresql.staging_tables import stage_rows
 
-        records = open_records(self.options, plan)
-        decode = None if records is None else records.decode
-        return stage_rows(self.options, plan, batches, task, decode)
+        if plan.records is None:
+            return stage_rows(self.options, ((plan, batch) for batch in batches), task)
+        from krishiv_spark.sinks.postgresql.record_columns import decode_records
+
+        return stage_rows(self.options, decode_records(self.options, plan, batches), task)
 
     def committer(self) -> PostgresqlCommitter:
         """Driver: return the committer of the table."""

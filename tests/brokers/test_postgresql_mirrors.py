@@ -1,81 +1,28 @@
 """Mirrors in PostgreSQL: events of Debezium change a table, which then equals the database."""
 
-import json
 import random
 from decimal import Decimal
 
 import duckdb
 import numpy as np
-import pyarrow as pa
 import pytest
 from database_life import COLUMNS, RECORDS, Database, to_rows
-from debezium_events import PLACEHOLDER, to_json, wrap, write_event, write_scaled, write_unscaled
+from debezium_events import PLACEHOLDER, to_json, write_event, write_scaled, write_unscaled
 from letter_life import LetterLife
+from pg_mirror import FORMAT, Mirror
 from pg_onlooker import Onlooker
 from pg_server import open_killable
 from postgres import require_programs
 from truncated_table import TruncatedTable
 
 from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
-from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.postgresql import mirrored_changes
-from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
-from krishiv_spark.sinks.postgresql.writer import PostgresqlWriter
-
-QUERY = "8503b910-b624-45a4-85db-fcb79eac7740"
-FORMAT = "krishiv-postgresql"
 
 
 @pytest.fixture(scope="module")
 def database():
     with open_killable(require_programs()) as server:
         yield server.database
-
-
-class Mirror:
-    """A query that writes the events of a topic, epoch by epoch."""
-
-    def __init__(self, database, folder, **options):
-        self.onlooker = Onlooker.of(database, folder)
-        usual = {"mode": "upsert", "changeFormat": "debezium", "keyColumns": "id"}
-        if "tableSchema" not in options:
-            usual["tableSchema"] = COLUMNS
-        given = {**self.onlooker.options(), **usual, **options}
-        self.given = {name: text for name, text in given.items() if text}
-        self.next = self.first = 0
-
-    def create(self, columns):
-        self.onlooker.database.run(f"CREATE TABLE {self.onlooker.table} ({columns})")
-
-    def writer(self):
-        options = PostgresqlSinkOptions.parse(self.given, FORMAT)
-        return PostgresqlWriter(options, RECORDS, OutputMode.APPEND)
-
-    def apply(self, *records, partitions=(0,), tasks=1):
-        rows = to_rows(records, self.first)
-        numbers = [partitions[n % len(partitions)] for n in range(len(records))]
-        rows = rows.set_column(3, RECORDS.field(3), pa.array(numbers, pa.int32()))
-        writer = self.writer()
-        writer.check()
-        plan, staged = writer.plan(None), []
-        size = -(-len(records) // tasks)
-        for task in range(tasks):
-            some = rows.slice(task * size, size).to_batches()
-            staged.append(writer.stage(iter(some), Task(QUERY, self.next, task, 0), plan))
-        epoch = Epoch(QUERY, self.next)
-        writer.committer().publish(epoch, [each for each in staged if each is not None])
-        self.next, self.first = self.next + 1, self.first + len(records)
-
-    def rows(self, *names):
-        names = names or ("id", "n", "text")
-        return sorted((tuple(row[name] for name in names) for row in self.onlooker.rows()), key=str)
-
-    def left(self):
-        found = self.onlooker.database.run(
-            "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind = 'r'",
-            [self.onlooker.schema],
-        )
-        return sorted(name for (name,) in found)
 
 
 def values(rows):
@@ -515,26 +462,6 @@ def test_a_column_that_the_table_lacks_stops_the_query_until_it_is_declared(data
     mirror.given |= {"tableSchema": f"{COLUMNS}, new INT", "schemaEvolution": "add"}
     mirror.apply(more)
     assert mirror.rows("id", "new") == [(1, None), (2, 4)]
-
-
-@pytest.mark.parametrize(
-    ("column", "kind", "value", "text"),
-    [
-        ("more", "string", "x", "has columns that the table does not have: 'more'. Add them to"),
-        ("small", "int64", 2**40, "'small'"),
-    ],
-)
-def test_the_schemas_of_events_neither_add_nor_widen_columns(
-    database, tmp_path, column, kind, value, text
-):
-    mirror = Mirror(database, tmp_path, tableSchema="id INT, small INT", schemaEvolution="widen")
-    fields = [{"type": "int32", "field": "id"}, {"type": kind, "field": column}]
-    inner = [{"type": "struct", "field": side, "fields": fields} for side in ("before", "after")]
-    row = {"id": 1, column: value}
-    event = wrap({"type": "struct", "fields": inner}, json.loads(write_event("c", None, row, 1)))
-    with pytest.raises(SchemaError, match=text):
-        mirror.apply((to_json({"id": 1}), event))
-    assert mirror.rows("id", "small") == []
 
 
 def test_bad_events_are_dead_letters(database, tmp_path):

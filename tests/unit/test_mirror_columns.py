@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from debezium_events import PLACEHOLDER, micros, to_json, wrap, write_event, write_unscaled
+from debezium_events import (
+    PLACEHOLDER,
+    make_decimal,
+    micros,
+    to_json,
+    wrap,
+    write_event,
+    write_typed,
+    write_unscaled,
+)
 from iceberg_life import IcebergLife, at_next_commit, table_of
 from registered_events import (
     decimal,
@@ -65,25 +74,14 @@ class Mirror(IcebergLife):
         return sorted(found, key=lambda row: row["id"])
 
 
-def digits(scale, precision):
-    parameters = {"scale": str(scale), "connect.decimal.precision": str(precision)}
-    return {"type": "bytes", "name": f"{CONNECT}.Decimal", "parameters": parameters}
-
-
 def event(columns, row, op="c"):
-    """An envelope within its schema, as the JsonConverter writes it."""
     event.lsn += 1
-    fields = [{**kind, "field": name} for name, kind in columns.items()]
-    inner = [{"type": "struct", "field": side, "fields": fields} for side in ("before", "after")]
-    others = [{"type": "struct", "field": "source", "fields": []}, {**TEXT, "field": "op"}]
-    schema = {"type": "struct", "fields": [*inner, *others], "name": "srv.public.t.Envelope"}
-    rows = (None, row) if op != "d" else (row, None)
-    return wrap(schema, json.loads(write_event(op, *rows, event.lsn)))
+    return write_typed(columns, row, event.lsn, op)
 
 
 event.lsn = 0
 SMALL = {"id": INT, "name": TEXT}
-WIDER = {"id": LONG, "name": TEXT, "price": digits(2, 9)}
+WIDER = {"id": LONG, "name": TEXT, "price": make_decimal(2, 9)}
 
 
 def test_a_table_is_created_with_the_types_of_the_events(tmp_path):
@@ -94,8 +92,8 @@ def test_a_table_is_created_with_the_types_of_the_events(tmp_path):
         "ratio": {"type": "float"},
         "part": {"type": "double"},
         "is_open": {"type": "boolean"},
-        "price": digits(2, 9),
-        "huge": digits(2, 60),
+        "price": make_decimal(2, 9),
+        "huge": make_decimal(2, 60),
         "free": {"type": "struct", "name": "io.debezium.data.VariableScaleDecimal", "fields": []},
         "day": {**INT, "name": f"{DEBEZIUM}.Date"},
         "at": {**LONG, "name": f"{DEBEZIUM}.MicroTimestamp"},
@@ -155,7 +153,7 @@ def test_columns_are_added_and_widened_in_the_middle_of_an_epoch(tmp_path, tasks
     mirror = Mirror(tmp_path, schemaEvolution="widen")
     mirror.apply(event(SMALL, {"id": 1, "name": "a"}))
     price = write_unscaled(Decimal("1.25"), 2)
-    later = {**WIDER, "price": digits(2, 12)}
+    later = {**WIDER, "price": make_decimal(2, 12)}
     mirror.apply(
         event(SMALL, {"id": 2, "name": "b"}),
         event(WIDER, {"id": 2**40, "name": "c", "price": price}),

@@ -22,6 +22,7 @@ from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Task
+from krishiv_spark.sinks.column_policy import Evolution
 from krishiv_spark.sinks.iceberg.table_schema import to_arrow_columns, to_iceberg_columns
 from krishiv_spark.sinks.iceberg.task_table import (
     StagedDataFiles,
@@ -113,7 +114,7 @@ class IcebergRecords:
     """
 
     format_name = FORMAT
-    may_grow = True
+    most_evolution: Evolution = "widen"
     numbers = frozenset[str]()
 
     def __init__(self, shown: str, upsert_spec: UpsertSpec) -> None:

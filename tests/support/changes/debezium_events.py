@@ -47,3 +47,30 @@ def wrap(schema, payload) -> bytes:
 
 def to_json(value) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+def write_typed(columns, row, lsn, op="c") -> bytes:
+    """Return an envelope within its schema, as ``JsonConverter`` writes it with schemas.
+
+    Args:
+        columns: The Connect type of each column, by name.
+        row: The row after the change; of a delete, before it.
+        lsn: The position of the change.
+        op: The operation.
+    """
+    fields = [{**kind, "field": name} for name, kind in columns.items()]
+    inner = [{"type": "struct", "field": side, "fields": fields} for side in ("before", "after")]
+    others = [
+        {"type": "struct", "field": "source", "fields": []},
+        {"type": "string", "field": "op"},
+    ]
+    schema = {"type": "struct", "fields": [*inner, *others], "name": "srv.public.t.Envelope"}
+    rows = (None, row) if op != "d" else (row, None)
+    return wrap(schema, json.loads(write_event(op, *rows, lsn)))
+
+
+def make_decimal(scale, precision) -> dict:
+    """Return the Connect type of a decimal."""
+    parameters = {"scale": str(scale), "connect.decimal.precision": str(precision)}
+    name = "org.apache.kafka.connect.data.Decimal"
+    return {"type": "bytes", "name": name, "parameters": parameters}
