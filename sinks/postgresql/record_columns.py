@@ -115,13 +115,14 @@ class PostgresqlRecords:
         return pa.schema([field for field in to_stored(rows) if self._may_fill(field)])
 
     def _may_fill(self, field: pa.Field) -> bool:
-        if field.name in self._columns:
-            return True
-        try:
-            self._columns[field.name] = fit_new_column(field)
-        except SchemaError:
+        if field.name in self._generated:
             return False
-        return field.name not in self._generated
+        if field.name not in self._columns:
+            try:
+                self._columns[field.name] = fit_new_column(field)
+            except SchemaError:
+                return False
+        return True
 
     def check_columns(self, columns: pa.Schema) -> None:
         """Refuse names that PostgreSQL would cut off."""

@@ -167,8 +167,8 @@ def test_a_column_that_no_row_can_fill_is_unknown(database, tmp_path, event):
         fails.apply(event(columns, **row))
     ignores = make_mirror(database, tmp_path / "ignores", unknownFields="ignore")
     ignores.create(table)
-    ignores.apply(event(columns, **row))
-    assert ignores.rows("id", "text", "n", "made") == [(1, "a", 2, 3)]
+    ignores.apply(event(columns, **row), event(columns, **{**row, "id": 2}), batches=2)
+    assert ignores.rows("id", "text", "n", "made") == [(1, "a", 2, 3), (2, "a", 2, 6)]
 
 
 def test_a_wider_type_does_not_change_the_table(database, tmp_path, event):
