@@ -96,9 +96,9 @@ def search_snapshots_quickly() -> None:
 
 
 def _find_snapshot(self: TableMetadataCommonFields, snapshot_id: int) -> Snapshot | None:
-    newest = self.snapshots[-1:]
-    if newest and newest[0].snapshot_id == snapshot_id:
-        return newest[0]
+    for newest in self.snapshots[:-3:-1]:
+        if newest.snapshot_id == snapshot_id:
+            return newest
     found = np.flatnonzero(_ids.get(self.location, self.snapshots) == snapshot_id)
     return self.snapshots[found[-1]] if len(found) else None
 

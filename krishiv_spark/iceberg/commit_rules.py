@@ -22,7 +22,6 @@ from itertools import accumulate, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
@@ -83,8 +82,8 @@ def _newest_time_ms(metadata: TableMetadata) -> int:
 def _least_time_ms(metadata: TableMetadata) -> int:
     """Return the least time of the next commit, also if that repairs the end of a log."""
     logged: tuple[Any, ...] = (*metadata.snapshot_log[-1:], *metadata.metadata_log[-1:])
-    is_in_order = not any(
-        _goes_back([one.timestamp_ms, metadata.last_updated_ms]) for one in logged
+    is_in_order = all(
+        one.timestamp_ms - _TOLERANCE_MS <= metadata.last_updated_ms for one in logged
     )
     return _newest_time_ms(metadata if is_in_order else _order_logs(metadata))
 
@@ -166,10 +165,10 @@ def _order_logs(metadata: TableMetadata) -> TableMetadata:
     last_ms, changed = metadata.last_updated_ms, {}
     for field in _LOGS:
         entries: list[Any] = getattr(metadata, field)
-        times = np.append(_logged_times[field].get(metadata.location, entries), last_ms)
-        if not _goes_back(times):
+        times = _logged_times[field].get(metadata.location, entries)
+        if not _goes_back(times, last_ms):
             continue
-        *ordered, last_ms = _sort_times(times.tolist())
+        *ordered, last_ms = _sort_times([*times.tolist(), last_ms])
         changed[field] = [
             entry.model_copy(update={"timestamp_ms": moment})
             for entry, moment in zip(entries, ordered, strict=True)
@@ -179,8 +178,13 @@ def _order_logs(metadata: TableMetadata) -> TableMetadata:
     return metadata.model_copy(update={**changed, "last_updated_ms": last_ms})
 
 
-def _goes_back(times: npt.ArrayLike) -> bool:
-    return bool((np.diff(times) < -_TOLERANCE_MS).any())
+def _goes_back(times: npt.NDArray[Any], last_ms: int) -> bool:
+    """Return True if a time, or the last one, is more than a minute before the one before it."""
+    if not len(times):
+        return False
+    return last_ms < times[-1] - _TOLERANCE_MS or bool(
+        (times[1:] < times[:-1] - _TOLERANCE_MS).any()
+    )
 
 
 def _sort_times(times: Sequence[int]) -> list[int]:

@@ -101,9 +101,10 @@ class ListIntegers:
         count = len(known) if is_extension(items, known) else 0
         new = [*map(self._read, items[count:])]
         try:
-            integers = np.append(integers[:count], np.array(new, np.int64))
+            found: npt.NDArray[Any] = np.array(new, np.int64)
         except OverflowError:  # in damaged metadata
-            integers = np.append(integers[:count], np.array(new, object))
+            found = np.array(new, object)
+        integers = np.concatenate([integers[:count], found])
         self._known.put(table, (items, integers))
         return integers
 
