@@ -181,7 +181,7 @@ def test_a_catalog_that_wants_the_next_number_gets_it(place, attempts, monkeypat
     staged = place.life().stage(1, numbered(1))
     attempts.clear()
     monkeypatch.setattr(CachingSqlCatalog, "commit_table", commit_table)
-    place.life().publish(1, staged, numbered(1))
+    place.life(commitTimeout="60 s").publish(1, staged, numbered(1))
     assert [transaction.skipped for transaction in attempts] == [0, 2, 0]
     assert place.ids() == list(range(20))
 

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import os
+import secrets
 import shutil
 from pathlib import Path
 
@@ -40,9 +41,9 @@ class Authority:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name(
-            [x509.NameAttribute(NameOID.COMMON_NAME, f"authority {folder}"[:64])]
-        )
+        # The name of a folder may be longer than a common name, so two would have one name.
+        common_name = f"authority {secrets.token_hex(8)}"
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
         self.root = self._write("root", self._sign(self._name, self._key, is_root=True))
 
     def issue(self, name: str, *hosts: str, password: str | None = None) -> tuple[Path, Path]:

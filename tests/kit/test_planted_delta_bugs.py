@@ -12,7 +12,6 @@ from krishiv_spark.sinks.delta.epoch_commit import DeltaCommit, DeltaCommitter
 from krishiv_spark.sinks.delta.task_files import delete_files
 from krishiv_spark.testing import Rule, SinkConformance
 
-REAL_WRITE = DeltaTable.create_write_transaction
 REAL_COMMIT = DeltaCommit._commit_version
 
 
@@ -108,7 +107,8 @@ def keeps_no_digest(patch):
 
 def marks_without_a_query(patch):
     """All queries share one mark."""
-    real = DeltaTable.transaction_version
+    # In no variable of the module: there, the kit would put its counter.
+    real, real_write = DeltaTable.transaction_version, DeltaTable.create_write_transaction
 
     def version(self, app):
         return real(self, "krishiv.version/x" if "/" in app else "x")
@@ -119,7 +119,7 @@ def marks_without_a_query(patch):
             Transaction("krishiv.version/x" if "/" in one.app_id else "x", one.version)
             for one in marks
         ]
-        REAL_WRITE(self, *args, commit_properties=commit_properties, **named)
+        real_write(self, *args, commit_properties=commit_properties, **named)
 
     patch.setattr(DeltaTable, "transaction_version", version)
     patch.setattr(DeltaTable, "create_write_transaction", write)
@@ -127,10 +127,11 @@ def marks_without_a_query(patch):
 
 def adds_in_complete_mode(patch):
     """An epoch that replaces leaves the rows before it."""
+    real_write = DeltaTable.create_write_transaction
 
     def write(self, actions, mode, *args, **named):
         del mode
-        REAL_WRITE(self, actions, "append", *args, **named)
+        real_write(self, actions, "append", *args, **named)
 
     patch.setattr(DeltaTable, "create_write_transaction", write)
 
@@ -170,6 +171,16 @@ FOUND = [
 ]
 
 
+ONE_CALL = {
+    reads_no_marks_before_a_commit,
+    marks_first,
+    marks_last,
+    takes_an_error_for_no,
+    commits_file_by_file,
+}
+"""Shown by one call only, which a look at one in four calls may leave out."""
+
+
 @pytest.mark.parametrize(
     ("plant", "case", "rule"),
     [
@@ -179,5 +190,5 @@ FOUND = [
 )
 def test_the_suite_finds_it(plant, case, rule, tmp_path, monkeypatch, request):
     plant(monkeypatch)
-    config = None if rule is Rule.NO_IS_NO else request.config
+    config = None if plant in ONE_CALL else request.config
     assert find_failure(Suite(), case, tmp_path, config, again=False).rule is rule

@@ -101,7 +101,8 @@ def open_mariadb() -> Iterator[MariaDB]:
 
 def _make(folder: Path) -> None:
     command = [_find("mariadb-install-db"), "--no-defaults", f"--datadir={folder}/data"]
-    command += ["--auth-root-authentication-method=normal", "--skip-test-db"]
+    # The user of the server may not write where those of the tests do.
+    command += [f"--tmpdir={folder}", "--auth-root-authentication-method=normal", "--skip-test-db"]
     made = subprocess.run(
         command, capture_output=True, text=True, check=False, **other_user(folder)
     )
@@ -110,7 +111,8 @@ def _make(folder: Path) -> None:
 
 @contextmanager
 def _running(folder: Path, port: int) -> Iterator[MariaDB]:
-    known = {**_SETTINGS, "datadir": f"{folder}/data", "socket": f"{folder}/socket", "port": port}
+    own = {"datadir": f"{folder}/data", "tmpdir": f"{folder}", "socket": f"{folder}/socket"}
+    known = {**_SETTINGS, **own, "port": port}
     command = [_find("mariadbd"), "--no-defaults", *(f"--{key}={known[key]}" for key in known)]
     log = folder / "log"
     with log.open("wb") as out:
