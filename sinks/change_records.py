@@ -9,8 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.arrow.compute import pc
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import pc, sort_distinct
 from krishiv_spark.changes.change_origins import (
     OFFSET,
     TIME_TYPE,

@@ -19,8 +19,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.cast import localize
-from krishiv_spark.arrow.compute import Convert, children, list_with, pc, same, struct_with
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import (
+    Convert,
+    children,
+    list_with,
+    pc,
+    same,
+    sort_distinct,
+    struct_with,
+)
 from krishiv_spark.arrow.schemas import stands_for
 from krishiv_spark.errors import SchemaError
 

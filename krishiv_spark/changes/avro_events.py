@@ -12,8 +12,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.arrow.compute import children, list_with, map_with, pc, same, struct_with
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import (
+    children,
+    list_with,
+    map_with,
+    pc,
+    same,
+    sort_distinct,
+    struct_with,
+)
 from krishiv_spark.changes.avro_connect import parse_stored_types, read_connect_type
 from krishiv_spark.changes.connect_schemas import Unwrapped
 from krishiv_spark.changes.connect_types import (

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.arrow.compute import pc
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import pc, sort_distinct
 from krishiv_spark.changes.connect_types import ConnectType, list_columns
 from krishiv_spark.errors import SchemaError
 

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.arrow.compute import Convert, pc
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import Convert, pc, sort_distinct
 from krishiv_spark.arrow.json_types import JsonRules, build_form
 
 __all__ = [

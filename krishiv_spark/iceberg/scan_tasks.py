@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.arrow.compute import Convert, pc, same
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import Convert, pc, same, sort_distinct
 from krishiv_spark.errors import DataLossError, KrishivError, SchemaError
 from krishiv_spark.iceberg.file_access import redact_errors
 from krishiv_spark.iceberg.options import FORMAT

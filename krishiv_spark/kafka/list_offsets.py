@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import sort_distinct
 from krishiv_spark.kafka.client import KafkaClient
 from krishiv_spark.kafka.list_offsets_messages import OffsetResponse, PreparedListOffsets
 from krishiv_spark.kafka.partition_table import FoundOffsets, PartitionTable

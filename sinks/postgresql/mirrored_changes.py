@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import sort_distinct
 from krishiv_spark.postgresql.catalog import Table
 from krishiv_spark.postgresql.connection import DatabaseTransaction
 from krishiv_spark.postgresql.names import TableName, quote

@@ -6,6 +6,7 @@ The types of the table decide how a value is read. A ``numeric`` without limits,
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -112,17 +113,15 @@ class PostgresqlRecords:
         These are columns that only PostgreSQL fills, or has no type for: for the decoder they are
         unknown, so that ``unknownFields`` decides.
         """
-        return pa.schema([field for field in to_stored(rows) if self._may_fill(field)])
+        return pa.schema([field for field in to_stored(rows) if self._find_column(field)])
 
-    def _may_fill(self, field: pa.Field) -> bool:
+    def _find_column(self, field: pa.Field) -> StagedColumn | None:
         if field.name in self._generated:
-            return False
+            return None
         if field.name not in self._columns:
-            try:
+            with contextlib.suppress(SchemaError):
                 self._columns[field.name] = fit_new_column(field)
-            except SchemaError:
-                return False
-        return True
+        return self._columns.get(field.name)
 
     def check_columns(self, columns: pa.Schema) -> None:
         """Refuse names that PostgreSQL would cut off."""

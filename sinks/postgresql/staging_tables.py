@@ -166,14 +166,14 @@ def stage_rows(
         transaction.run(f"CREATE {kind}TABLE {name.sql} ({columns}) WITH (autovacuum_enabled=off)")
         count = 0
         for grown, some in groupby(chain([first], filled), itemgetter(0)):
-            _add_columns(transaction, name, grown.columns[len(plan.columns) :])
+            _extend_table(transaction, name, grown.columns[len(plan.columns) :])
             plan = grown
             count = _copy(transaction, name, plan, (batch for _, batch in some), count)
         transaction.commit()
     return StagedTable(name, count, task.partition, plan.columns)
 
 
-def _add_columns(
+def _extend_table(
     transaction: DatabaseTransaction, name: TableName, columns: Sequence[StagedColumn]
 ) -> None:
     if columns:

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.arrow.compute import pc
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import pc, sort_distinct
 from krishiv_spark.arrow.json_types import JsonRules, build_form
 from krishiv_spark.arrow.parsed_values import UnknownFields
 from krishiv_spark.kafka.schemas.buffers import DecodedRecords, sum_lengths

@@ -215,7 +215,7 @@ def test_checks_of_private_parts_are_off_in_the_doors_only(switch):
 
 
 def test_distinct_integers_are_not_hashed():
-    """``krishiv_spark.arrow.distinct`` says why."""
+    """``sort_distinct`` says why."""
     slow = re.compile(r"np\.(union1d|intersect1d|unique)\((?!.*return_)")
     assert not {name for name, path in modules().items() if slow.search(path.read_text())}
 

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.arrow.compute import pc
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import pc, sort_distinct
 
 __all__ = ["Framed", "WireFormat", "find_glue_version", "join_headers", "read_frames"]
 

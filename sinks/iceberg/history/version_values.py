@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import sort_distinct
 from krishiv_spark.arrow.equal_rows import find_equal_rows
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.iceberg.options import FORMAT

@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.arrow.compute import pc
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import pc, sort_distinct
 from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.iceberg.upserts.epoch_changes import to_sortable
 from krishiv_spark.sinks.iceberg.upserts.position_deletes import Positions

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import sort_distinct
 from krishiv_spark.sinks.base import Task
 from krishiv_spark.sinks.iceberg.task_table import TaskTableSpec, file_name_prefix
 

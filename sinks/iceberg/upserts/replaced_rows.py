@@ -28,8 +28,7 @@ from pyiceberg.expressions.literals import literal
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import TOTAL_EQUALITY_DELETES
 
-from krishiv_spark.arrow.compute import pc
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import pc, sort_distinct
 from krishiv_spark.arrow.partition_files import chunks
 from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected

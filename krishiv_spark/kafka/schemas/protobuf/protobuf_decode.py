@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from krishiv_spark.arrow.distinct import sort_distinct
+from krishiv_spark.arrow.compute import sort_distinct
 from krishiv_spark.kafka.schemas.buffers import (
     DecodedRecords,
     build_numbers,
