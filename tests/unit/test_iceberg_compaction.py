@@ -61,7 +61,7 @@ class Upserts:
         place = {"checkpointLocation": str(folder / "checkpoint")}
         self.life = IcebergLife(self.warehouse, **place, **keys, **given)
         self.expected, self._epoch, self._random = {}, 0, random.Random(3)
-        texts = {"table": TABLE, "warehouse": str(self.warehouse), "commitTimeout": "2 s"}
+        texts = {"table": TABLE, "warehouse": str(self.warehouse), "commitTimeout": "60 s"}
         self.options = IcebergSinkOptions.parse(texts, "krishiv-iceberg")
 
     def run(self, epochs, rows=20):
@@ -386,6 +386,7 @@ def test_a_table_that_was_upgraded_meanwhile_is_left_as_it_is(tmp_path):
 def test_other_commits_that_are_always_faster_end_it(upserts, monkeypatch):
     upserts.run(epochs=4)
     groups = upserts.groups()
+    upserts.options = upserts.options.model_copy(update={"commit_timeout": 2000})
 
     def lose(*_):
         raise CommitFailedException("another one")

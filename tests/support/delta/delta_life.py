@@ -50,7 +50,7 @@ class DeltaLife:
     def __init__(
         self, folder, *, query="query-1", output=OutputMode.APPEND, streaming=True, **given
     ):
-        self.options = {"path": str(folder), "commitTimeout": "5 s", **given}  # a folder or a URL
+        self.options = {"path": str(folder), "commitTimeout": "60 s", **given}  # a folder or a URL
         self.query, self.output, self.streaming = query, output, streaming
 
     def writer(self, rows):

@@ -39,7 +39,7 @@ class IcebergLife:
     def __init__(
         self, folder, *, query="query-1", output=OutputMode.APPEND, streaming=True, **given
     ):
-        self.options = {"path": TABLE, "warehouse": str(folder), "commitTimeout": "5 s", **given}
+        self.options = {"path": TABLE, "warehouse": str(folder), "commitTimeout": "60 s", **given}
         self.query, self.output, self.streaming = query, output, streaming
 
     def writer(self, rows):
