@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 
 from krishiv_spark.errors import CheckpointMismatch
+from krishiv_spark.offsets import State
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
 
-__all__ = ["is_already_committed", "warn_of_epoch_gap"]
+__all__ = ["is_already_committed", "to_committed_epoch", "warn_of_epoch_gap"]
 
 
 _log = logging.getLogger(__name__)
@@ -25,6 +26,18 @@ _WRITE_AGAIN = "'krishiv-spark checkpoint rewind --to {}' writes them again"
 _WRITE_ALL_AGAIN = (
     "a new checkpoint writes them again; rows that the sources no longer have are lost"
 )
+
+
+def to_committed_epoch(state: State) -> CommittedEpoch | None:
+    """Return the committed epoch of the target, as a log records it."""
+    epoch, offsets = state.committed_epoch, state.committed_offsets
+    if epoch is None:
+        return None
+    return (
+        CommittedEpoch(epoch)
+        if offsets is None
+        else CommittedEpoch(epoch, offsets.digest, offsets.shown)
+    )
 
 
 def is_already_committed(epoch: Epoch, mark: CommittedEpoch | None) -> bool:

@@ -24,8 +24,8 @@ from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.offsets import Claim, EpochLog, PlannedOffsets, State
 from krishiv_spark.offsets.entries import Entry
 from krishiv_spark.runtime.caches import LruCache
-from krishiv_spark.sinks.base import CommittedEpoch, Epoch
-from krishiv_spark.sinks.epoch_checks import is_already_committed
+from krishiv_spark.sinks.base import Epoch
+from krishiv_spark.sinks.epoch_checks import is_already_committed, to_committed_epoch
 from krishiv_spark.sinks.participant import Participant, TargetRecord
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "check_targets",
     "note_epoch",
     "operators_claim",
-    "to_committed_epoch",
 ]
 
 
@@ -47,18 +46,6 @@ ADOPT = (
     "checkpoint. If the target has later epochs by their numbers, the command lists the steps "
     "to take first"
 )
-
-
-def to_committed_epoch(state: State) -> CommittedEpoch | None:
-    """Return the committed epoch of the target, as a log records it."""
-    epoch, offsets = state.committed_epoch, state.committed_offsets
-    if epoch is None:
-        return None
-    return (
-        CommittedEpoch(epoch)
-        if offsets is None
-        else CommittedEpoch(epoch, offsets.digest, offsets.shown)
-    )
 
 
 def operators_claim(query: str, state: State) -> Claim:

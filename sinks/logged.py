@@ -23,6 +23,7 @@ from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.offsets import Claim, EpochLog, State
 from krishiv_spark.runtime.workers import application
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch, Ownership, Salvaged, TwoPhaseCommitter
+from krishiv_spark.sinks.epoch_checks import to_committed_epoch
 from krishiv_spark.sinks.log_checks import (
     check_first,
     check_history,
@@ -30,7 +31,6 @@ from krishiv_spark.sinks.log_checks import (
     check_targets,
     note_epoch,
     operators_claim,
-    to_committed_epoch,
 )
 from krishiv_spark.sinks.participant import LostIntentError, ModelT, Participant
 

@@ -13,14 +13,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from krishiv_spark.arrow.compute import children
-from krishiv_spark.arrow.conform import conform
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.messages.suggestions import did_you_mean
 
 __all__ = [
     "STAND_INS",
     "arrow_schema",
-    "conform",
     "has_shredded_variant",
     "plain_schema",
     "select_columns",

@@ -243,7 +243,7 @@ class JobRunner:
 
     def run_job(self, job: ReadyJob) -> None:
         """Run one job. It raises the errors of `run`."""
-        spark = self._prepared_in_the_end(job)
+        spark = self._prepare_with_retries(job)
         if spark is None:
             self.unfinished.append(f"{job.name}: was not started")
             return
@@ -298,7 +298,7 @@ class JobRunner:
         targets = JobTargets(job, self.new_targets)
         return [targets.is_accepted(output) for output in job.outputs]
 
-    def _prepared_in_the_end(self, job: ReadyJob) -> SparkSession | None:
+    def _prepare_with_retries(self, job: ReadyJob) -> SparkSession | None:
         """Call `prepare` until no transient error remains; return None if the run is stopped."""
         restarts, failed = restart_policy_of(job.model), None
         while not self.stop.is_set():
@@ -308,10 +308,10 @@ class JobRunner:
                 failed = failure_of(error)
                 self.stop.wait(restarts.pause_after(error, job.name, progressed=False))
         if failed is not None:
-            self._of(job)(describe_pending_restart(failed.line))
+            self._make_reporter(job)(describe_pending_restart(failed.line))
         return None
 
-    def _of(self, job: ReadyJob) -> Callable[[str], object]:
+    def _make_reporter(self, job: ReadyJob) -> Callable[[str], object]:
         """Return a function that reports lines of a job."""
         return lambda line: self.say(f"{job.name}: {line}")
 
@@ -330,7 +330,9 @@ class JobRunner:
                 zip(writers, self._find_accepted(job), strict=True)
             )
         ]
-        supervisor = Supervisor(job.model, makes, self.stop, _has_more(job), self._of(job))
+        supervisor = Supervisor(
+            job.model, makes, self.stop, _has_more(job), self._make_reporter(job)
+        )
         try:
             supervisor.run()
         finally:

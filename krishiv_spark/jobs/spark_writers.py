@@ -57,7 +57,7 @@ def stream_writers(spark: SparkSession, job: ReadyJob) -> list[DataStreamWriter]
     """
     if job.writes_batches:
         return [_all_of_each_batch(spark, job)]
-    return [_one(spark, job, output) for output in job.outputs]
+    return [_build_stream_writer(spark, job, output) for output in job.outputs]
 
 
 def write_batch(spark: SparkSession, output: ReadyOutput) -> bool:
@@ -79,7 +79,9 @@ def write_batch(spark: SparkSession, output: ReadyOutput) -> bool:
     return True
 
 
-def _one(spark: SparkSession, job: ReadyJob, output: ReadyOutput) -> DataStreamWriter:
+def _build_stream_writer(
+    spark: SparkSession, job: ReadyJob, output: ReadyOutput
+) -> DataStreamWriter:
     rows = spark.table(output.model.source)
     if not rows.isStreaming:
         raise OptionError(

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.errors import CheckpointMismatch, SinkError
 from krishiv_spark.lifecycle.errors import (
     explain_disk_full,

@@ -3,11 +3,11 @@
 Each identity is a value that is pickled with the write: for tasks, and in a batch job for the
 committer as well. No identity calls Spark; `EpochWrite` calls them, in the order of their methods.
 
-    identity          query                     number           recognized by CheckpointEpoch   in
-    the checkpoint, or     Spark's batch    the offsets that Spark planned
+    identity          query                     number           recognized by
+    CheckpointEpoch   in the checkpoint, or     Spark's batch    the offsets that Spark planned
                       option ``queryId``        id
-    NumberedEpoch     option ``txnAppId``       ``txnVersion``   its rows OneOffEpoch       a new id
-    0                nothing: it is never repeated
+    NumberedEpoch     option ``txnAppId``       ``txnVersion``   its rows
+    OneOffEpoch       a new id                  0                nothing: it is never repeated
 """
 
 from __future__ import annotations

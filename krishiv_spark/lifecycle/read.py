@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.errors import OffsetError, OptionError, SchemaError
 from krishiv_spark.lifecycle.errors import explain_disk_full, message_before_traceback
 from krishiv_spark.offsets import Offset, Start

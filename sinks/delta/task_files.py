@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.arrow.partition_files import OpenFiles, chunks
-from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.delta.file_statistics import FileStatistics, choose_indexed
 from krishiv_spark.delta.opening import LOG, explain_errors, store_options, table_uri
 from krishiv_spark.delta.options import FORMAT, DeltaOptions

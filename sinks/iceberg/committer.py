@@ -157,7 +157,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         """Driver: commit one snapshot with the rows and the epoch's properties."""
         if not staged and not self.mode.replaces:
             return  # a batch job without rows
-        table = adapt_to_changes(self._options, self._cache.pop(self._options), staged)
+        table = adapt_to_changes(self._options, self._cache.take(self._options), staged)
         update = self._create_update(epoch, staged, self.mode, table)
         commit = EpochCommit(self._options, epoch, update, self._key_rule(self.mode, epoch.query))
         try:
@@ -189,7 +189,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
             SinkError: If the epoch is not in the table, or that is not known.
         """
         mode = mode or self.mode
-        table = self._cache.pop(self._options)
+        table = self._cache.take(self._options)
         update = self._create_update(epoch, staged, mode, table)
         rule = self._key_rule(mode, epoch.query, is_decided=True)
         commit = EpochCommit(self._options, epoch, update, rule)

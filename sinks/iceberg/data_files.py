@@ -32,8 +32,8 @@ from pyiceberg.typedef import Record
 
 from krishiv_spark.arrow.cast import is_uuid
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.arrow.partition_files import CHUNK_BYTES, CHUNK_ROWS, OpenFiles, chunks
-from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg._pyiceberg import count_written_bytes, get_parent_ids
 from krishiv_spark.iceberg.options import FORMAT

@@ -104,7 +104,7 @@ class CachedTable:
         """Empty the cache: the table was changed by another object."""
         self._table = None
 
-    def pop(self, options: IcebergSinkOptions) -> Table:
+    def take(self, options: IcebergSinkOptions) -> Table:
         """Return the cached table, or load it, for a caller that changes it; empty the cache."""
         table, self._table = self._table, None
         return table or open_own_table(options)

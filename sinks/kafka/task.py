@@ -150,7 +150,7 @@ def stage(
     except BaseException:
         attempt.abort()
         raise
-    return attempt.to_committable()
+    return attempt.to_staged()
 
 
 def write_idempotent(
@@ -174,10 +174,10 @@ def write_idempotent(
     warm_ahead()
     client = open_client(options.kafka)
 
-    def start() -> BatchSender:
+    def open_sender() -> BatchSender:
         return BatchSender(client, transactions.init_producer(client))
 
-    writer = TaskWriter(options, _make_partitioner(client, task, planned), start)
+    writer = TaskWriter(options, _make_partitioner(client, task, planned), open_sender)
     for batch in batches:
         writer.accumulate(batch)
     writer.flush()
@@ -206,15 +206,17 @@ class _Attempt:
         self._task = task
         self._options = options
         self._transaction: Transaction | None = None
-        self.writer = TaskWriter(options, _make_partitioner(client, task, planned), self._begin)
+        self.writer = TaskWriter(
+            options, _make_partitioner(client, task, planned), self._begin_transaction
+        )
 
-    def _begin(self) -> BatchSender:
+    def _begin_transaction(self) -> BatchSender:
         name = transactions.pick_transactional_id(self._client, self._ids)
         timeout_ms = self._options.timeout_ms
         self._transaction = transactions.begin_transaction(self._client, name, timeout_ms)
         return BatchSender(self._client, self._transaction)
 
-    def to_committable(self) -> StagedTransaction | None:
+    def to_staged(self) -> StagedTransaction | None:
         """Return the transaction for the driver; None if there were no rows."""
         if self._transaction is None:
             return None
@@ -341,16 +343,19 @@ class TaskWriter:
     Args:
         options: Options of the sink.
         partitioner: Selects the partition of each row.
-        start: Called at the first row; returns the sender.
+        open_sender: Called at the first row; returns the sender.
     """
 
     def __init__(
-        self, options: KafkaSinkOptions, partitioner: Partitioner, start: Callable[[], BatchSender]
+        self,
+        options: KafkaSinkOptions,
+        partitioner: Partitioner,
+        open_sender: Callable[[], BatchSender],
     ) -> None:
         self.written = Fingerprint()
         self._options = options
         self._partitioner = partitioner
-        self._start = start
+        self._open_sender = open_sender
         self.sender: BatchSender | None = None
         self._accumulators: dict[str, Accumulator] = {}
 
@@ -396,7 +401,7 @@ class TaskWriter:
 
     def _get_sender(self) -> BatchSender:
         if self.sender is None:
-            self.sender = self._start()
+            self.sender = self._open_sender()
             # Only now: the kernels were loading during the request to the coordinator.
             await_warm()
         return self.sender

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from krishiv_spark.arrow.compute import children
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.arrow.partition_files import OpenFiles
-from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.durable import remove_file, start_writing_back
 from krishiv_spark.errors import StorageError
 from krishiv_spark.parquet.layout import STAGED_SUFFIX, DataFile, check_shared, name_with_count

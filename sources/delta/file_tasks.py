@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.arrow.compute import Convert, same
-from krishiv_spark.arrow.conform import places
-from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.arrow.conform import conform, places
 from krishiv_spark.delta.options import FORMAT
 from krishiv_spark.errors import DataLossError, SchemaError
 from krishiv_spark.parquet.calendars import Calendar, TimeRules, make_corrections

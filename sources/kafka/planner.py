@@ -132,10 +132,12 @@ class BatchPlanner:
         topics = self._subscription.fetch_topics(client, start)
         left, known_ids = self._subscription.compare(start, topics) if start else ({}, {})
         partitions, ids = self._subscription.partitions_of(topics), get_topic_ids(topics)
-        if self._streaming and self._committed:
-            newest = self._backlog.fetch_end_offsets(client, partitions)
-        else:
-            newest = self._ends.fetch(client, partitions)
+        finds_blocked = self._streaming and self._committed
+        if finds_blocked:
+            self._backlog.refresh_high_watermarks(client, partitions)
+        newest = self._ends.fetch(client, partitions)
+        if finds_blocked:
+            self._backlog.find_blocked(newest)
         if self._streaming:
             ends: Offsets = newest.numbers
         else:
@@ -248,29 +250,18 @@ class BacklogReport:
     """The backlog of a query and the partitions that open transactions block."""
 
     def __init__(self) -> None:
-        self._end_lookup = RepeatedLookup(LATEST, committed=True)
         self._high_watermark_lookup = RepeatedLookup(LATEST, committed=False)
         # While it is None, no partition counts as blocked.
         self._high_watermarks: PartitionNumbers | None = None
         self._blocked: dict[TopicPartition, _BlockedPartition] = {}
         self._refresh_at_s = 0.0
 
-    def fetch_end_offsets(self, client: KafkaClient, partitions: PartitionTable) -> FoundOffsets:
-        """Request the last stable offsets, and compare them with the high watermarks.
+    def refresh_high_watermarks(self, client: KafkaClient, partitions: PartitionTable) -> None:
+        """Request high watermarks periodically. A partition without a timely response has none.
 
-        High watermarks are requested before: then a transaction blocks the records between the two
-        offsets; they were not just written.
-
-        Raises:
-            KafkaFailedError: If a partition has no last stable offset in time.
+        They are requested before the last stable offsets: then a transaction blocks the records
+        between the two offsets; they were not just written.
         """
-        self._refresh_high_watermarks(client, partitions)
-        ends = self._end_lookup.fetch(client, partitions)
-        self._find_blocked(ends)
-        return ends
-
-    def _refresh_high_watermarks(self, client: KafkaClient, partitions: PartitionTable) -> None:
-        """Request high watermarks periodically. A partition without a timely response has none."""
         began_s = time.monotonic()
         if began_s < self._refresh_at_s:
             return
@@ -280,7 +271,7 @@ class BacklogReport:
         now_s = time.monotonic()
         self._refresh_at_s = now_s + _SHARE_OF_TIME * (now_s - began_s)
 
-    def _find_blocked(self, last_stable_offsets: FoundOffsets) -> None:
+    def find_blocked(self, last_stable_offsets: FoundOffsets) -> None:
         """Find the last stable offsets that are before the high watermarks."""
         now = dt.datetime.now(dt.timezone.utc)
         partitions, offsets = last_stable_offsets.rows.partitions, last_stable_offsets.offsets

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.arrow.json_types import JsonRules
 from krishiv_spark.arrow.parsed_values import ParsedValues, UnknownFields
-from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OffsetError, OptionError, SchemaError
 from krishiv_spark.kafka.schemas.frames import (
     Framed,

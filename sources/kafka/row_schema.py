@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from krishiv_spark.arrow.column_text import parse_fields
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.arrow.json_types import EVERY_TIME, build_form
-from krishiv_spark.arrow.schemas import conform, select_columns
+from krishiv_spark.arrow.schemas import select_columns
 from krishiv_spark.errors import OptionError, SchemaError
 from krishiv_spark.kafka.records.scanner import SCHEMA
 from krishiv_spark.messages.suggestions import did_you_mean

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.durable import exists
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.memory.entry import EncodedRows, StoreEntry, encode, schema_of

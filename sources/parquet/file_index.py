@@ -248,7 +248,7 @@ class FileIndex:
         """Count the epochs up to the newest visible one of each query as read."""
         self.epochs_read.update((key, epoch) for key, epoch in visible.items() if epoch >= 0)
 
-    def read(
+    def mark_read(
         self, start: ParquetOffset, units: Sequence[ReadUnit], *, in_batch: bool = True
     ) -> ParquetOffset:
         """Mark units as read, and return the position after them without its watermark.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import chain
@@ -134,7 +134,7 @@ class FolderStream:
         unread = index.add_listed(names.paths)
         if floor_ns is not None:
             unread = self._count_older(index, names, unread, floor_ns)
-        self._add_epochs(index, names, unread, fail_on_loss=fail_on_loss)
+        self._add_unread(index, names, unread, fail_on_loss=fail_on_loss)
         self._recheck(index)
         index.skipped.set_count(SkipReason.OTHER_NAME, names.first_others, names.others)
         index.skipped.log(self._location.root)
@@ -153,7 +153,7 @@ class FolderStream:
                 index.count_as_read(file)
         return [path for path in unread if path not in index.known]
 
-    def _add_epochs(
+    def _add_unread(
         self, index: FileIndex, names: Scan, unread: Sequence[str], *, fail_on_loss: bool
     ) -> None:
         """Add the unread files of a listing: those of the Parquet sink by epochs, others singly."""
@@ -174,7 +174,11 @@ class FolderStream:
         index.skipped.set_count(SkipReason.UNFINISHED_EPOCH, unfinished, len(unfinished))
         others = (path for path in unread if origin_of(path) is None)
         found = describe_files(self._location, others, names.identities)
-        for file in chain(epochs.singles, found):
+        self._add_singles(index, chain(epochs.singles, found))
+
+    def _add_singles(self, index: FileIndex, files: Iterable[FoundFile]) -> None:
+        """Add each file as a unit."""
+        for file in files:
             if index.is_too_old(file):
                 index.skip(ReadUnit((file,)), SkipReason.TOO_OLD)
             elif file.size or self._rules.checks:  # an empty file is one that is being written
@@ -242,7 +246,7 @@ class FolderStream:
 
     def offset_after(self, start: ParquetOffset, taken: Sequence[ReadUnit]) -> ParquetOffset:
         """Return the position after a batch of the taken units, without its watermark."""
-        return self._current().read(start, taken)
+        return self._current().mark_read(start, taken)
 
     def mark_all_read(self) -> ParquetOffset:
         """Return the position at which every file counts as read that is not being written.
@@ -257,7 +261,7 @@ class FolderStream:
         units = []
         while index.queue.peek() is not None:
             units.append(index.queue.pop())
-        return index.read(start, self._check.filter_complete(units), in_batch=False)
+        return index.mark_read(start, self._check.filter_complete(units), in_batch=False)
 
     def fingerprint(self, file: FoundFile) -> int | None:
         """Return the fingerprint of a file of the batch that was chosen last, if known."""

@@ -14,8 +14,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from krishiv_spark.arrow.compute import Convert
-from krishiv_spark.arrow.conform import places
-from krishiv_spark.arrow.schemas import conform, has_shredded_variant, stands_for
+from krishiv_spark.arrow.conform import conform, places
+from krishiv_spark.arrow.schemas import has_shredded_variant, stands_for
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.parquet.calendars import Calendar, TimeRules, make_corrections
 from krishiv_spark.parquet.footers import (

@@ -14,7 +14,7 @@ from kafka.admin import NewPartitions
 from kafka_topics import ask_admin, fill, make_topic, produce
 from landings import Landing
 
-from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.errors import DataLossError, KrishivError, OptionError, StorageError
 from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster

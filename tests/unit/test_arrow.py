@@ -14,7 +14,8 @@ from value_cases import list_meanings, nested, nested_type
 
 from krishiv_spark.arrow import conform as fitting
 from krishiv_spark.arrow.compute import sort_distinct
-from krishiv_spark.arrow.schemas import arrow_schema, conform, plain_schema, spark_schema
+from krishiv_spark.arrow.conform import conform
+from krishiv_spark.arrow.schemas import arrow_schema, plain_schema, spark_schema
 from krishiv_spark.errors import SchemaError
 
 at = dt.datetime.fromisoformat

@@ -80,7 +80,7 @@ def test_the_report_the_rechecks_and_the_states_agree(done):
             index.wait(unit(path))
             reasons.pop(path, None)
         elif step == "take" and index.queue.peek() is not None:
-            index.read(ParquetOffset(), [index.queue.pop()])
+            index.mark_read(ParquetOffset(), [index.queue.pop()])
         elif isinstance(step, SkipReason) and state in {UNREAD, SKIPPED}:
             index.skip(unit(path), step)
             reasons[path] = step
@@ -101,7 +101,7 @@ def test_the_report_the_rechecks_and_the_states_agree(done):
 def test_a_file_that_is_read_is_not_read_again_when_a_listing_shows_it():
     index = new_index()
     index.wait(unit("a.parquet"))
-    index.read(ParquetOffset(), [index.queue.pop()])
+    index.mark_read(ParquetOffset(), [index.queue.pop()])
     assert index.add_listed(["b.parquet"]) == ["b.parquet"]
     with pytest.raises(ValueError, match="from READ to WAITING"):
         index.wait(unit("a.parquet"))

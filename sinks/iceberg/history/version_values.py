@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.arrow.compute import sort_distinct
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.arrow.equal_rows import find_equal_rows
-from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.iceberg.history.version_chains import (
     Events,

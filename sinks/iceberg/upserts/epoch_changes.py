@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from krishiv_spark.arrow.cast import is_uuid
 from krishiv_spark.arrow.compute import pc
-from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.parquet.inputs import open_input
 from krishiv_spark.parquet.row_groups import read_all

@@ -29,8 +29,8 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.snapshots import TOTAL_EQUALITY_DELETES
 
 from krishiv_spark.arrow.compute import pc, sort_distinct
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.arrow.partition_files import chunks
-from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.catalogs import explain_catalog_errors
 from krishiv_spark.iceberg.options import FORMAT

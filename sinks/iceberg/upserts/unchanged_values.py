@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.errors import CommitRejected
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.property_keys import CHANGE_TIME_KEY, POSITION_KEY, find_newest_entry

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.arrow.partition_files import chunks
-from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import OptionError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.sinks.base import Task

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from krishiv_spark.arrow.compute import pc
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.arrow.partition_files import chunks
-from krishiv_spark.arrow.schemas import conform
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.planning import TableFile

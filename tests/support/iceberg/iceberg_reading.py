@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from krishiv_spark.arrow.schemas import conform, plain_schema
+from krishiv_spark.arrow.conform import conform
+from krishiv_spark.arrow.schemas import plain_schema
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.iceberg.reader import IcebergOffset, IcebergReader, IcebergSourceOptions
 

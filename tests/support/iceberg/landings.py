@@ -13,7 +13,7 @@ import pyarrow as pa
 from iceberg_life import IcebergLife
 from iceberg_tables import NAME, make_table, table_in
 
-from krishiv_spark.arrow.schemas import conform
+from krishiv_spark.arrow.conform import conform
 from krishiv_spark.iceberg.property_keys import EPOCH_KEY, EPOCH_PREFIX, OFFSETS_PREFIX, QUERY_KEY
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.kafka.reader import KafkaReader, KafkaSourceOptions
