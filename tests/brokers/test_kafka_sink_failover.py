@@ -6,6 +6,7 @@ Kafka's consumer of committed records is given once all brokers are back.
 
 import os
 import random
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -158,6 +159,19 @@ def test_what_fails_meanwhile_is_made_good(bench, moment, harm):
     """The brokers are away for longer than anybody waits for them."""
     rng = random.Random(f"{SEED} {moment.__name__} {harm}")
     write_while(bench, [Round.drawn(rng, moment, harm, [LONG_S])], rng, hasty=True)
+
+
+@pytest.mark.long
+@newest_rules
+def test_a_cluster_is_ready_when_each_broker_answers(bench):
+    """The one that was not killed lists the others before they are back."""
+    for broker in bench.cluster.brokers[1:]:
+        broker.kill()
+        broker.start()
+    bench.cluster.wait()
+    for server in bench.cluster.bootstrap.split(","):
+        host, port = server.split(":")
+        socket.create_connection((host, int(port))).close()
 
 
 @both_rules

@@ -63,18 +63,24 @@ class Cluster:
     def wait(self) -> None:
         """Wait until all brokers answer with the whole cluster's metadata.
 
+        Each is asked: after two of three were killed, the third lists them before they are back.
+
         Raises:
             KrishivError: If they do not in time, with the ends of their logs.
         """
         backoff = Backoff(_READY_S)
+        asked = self.bootstrap.split(",") if self.brokers else [self.bootstrap]
         while True:
             if any(not broker.is_alive() for broker in self.brokers):
                 raise self._make_error("a broker has ended")  # another may answer at its port
             try:
-                return _check_metadata(self.bootstrap, max(len(self.brokers), 1))
+                for server in asked:
+                    _check_metadata(server, max(len(self.brokers), 1))
             except _NotReadyError as error:
                 if not backoff.pause():
                     raise self._make_error(error) from error
+            else:
+                return
 
     def _make_error(self, why: object) -> KrishivError:
         logs = "\n".join(broker.read_log_end() for broker in self.brokers)
@@ -196,7 +202,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _check_metadata(bootstrap: str, brokers: int) -> None:
-    """Request the brokers. kafka-python's ``describe_cluster`` fails with brokers before 3.7."""
+    """Request the metadata. kafka-python's ``describe_cluster`` fails with brokers before 3.7."""
     try:
         client = KafkaClient(KafkaConfig.from_settings({"bootstrap.servers": bootstrap, **_LIMITS}))
         try:
