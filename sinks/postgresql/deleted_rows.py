@@ -132,15 +132,21 @@ class RecordedRows:
                 [self._query, self._table.name, list(partitions)],
             )
 
-    def find_whole(self, partitions: Sequence[str]) -> list[str]:
-        """Return the partitions whose recorded row has all columns that the table has now."""
+    def find_complete(self, kept: Mapping[str, Collection[str]]) -> list[str]:
+        """Return the partitions whose recorded row has the columns that an insert keeps.
+
+        It may lack others: columns that the table got since.
+
+        Args:
+            kept: The columns that are kept, by partition.
+        """
         found = self._transaction.run(
-            f"SELECT partition FROM {self._changes.sql} "  # noqa: S608  quoted
-            "WHERE query = %s AND table_name = %s AND partition = ANY(%s) "
-            "AND ARRAY(SELECT json_object_keys(deleted_row)) @> %s::text[]",
-            [self._query, self._table.name, list(partitions), self._names],
+            "SELECT partition, ARRAY(SELECT json_object_keys(deleted_row)) "  # noqa: S608  quoted
+            f"FROM {self._changes.sql} "
+            "WHERE query = %s AND table_name = %s AND partition = ANY(%s)",
+            [self._query, self._table.name, [*kept]],
         )
-        return [name for (name,) in found.fetchall()]
+        return [name for name, columns in found.fetchall() if {*kept[name]} <= {*columns}]
 
     def select(self, partitions: Sequence[str]) -> str:
         """Return the query of the rows of some partitions, numbered from 1 in this order.

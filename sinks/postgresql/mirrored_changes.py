@@ -62,6 +62,8 @@ __all__ = ["find_mirrored_changes"]
 _TASK, _ROW, _DELETES, _KEPT = (quote(name) for name in (TASK, ROW, DELETES, KEPT))
 _POSITION, _PARTITION, _ORDER = (quote(name) for name in (POSITION, PARTITION, ORDER))
 _CLOCK = quote(CLOCK)
+# Beside all columns of the table, none of which has such a name (`check_names`).
+_PLACE_OF_KEY, _NUMBER, _CUT = "_krishiv_place_of_key", "_krishiv_number", "_krishiv_cut"
 
 _NONE = np.empty(0, np.int64)
 
@@ -194,8 +196,8 @@ def _order_changes(facts: _Facts, changes: str, keys: Sequence[str]) -> _Ordered
         return _Ordered(changes, [_POSITION, *orders])
     key = f"OVER (PARTITION BY {', '.join(keys)})"
     is_split = f"min({_PARTITION}) {key} <> max({_PARTITION}) {key}"
-    placed = f"SELECT *, CASE WHEN {is_split} THEN {_POSITION} END AS place_of_key"
-    return _Ordered(f"{placed} FROM ({changes}) placed", ["place_of_key", *orders])
+    placed = f"SELECT *, CASE WHEN {is_split} THEN {_POSITION} END AS {_PLACE_OF_KEY}"
+    return _Ordered(f"{placed} FROM ({changes}) placed", [_PLACE_OF_KEY, *orders])
 
 
 def _read_facts(transaction: DatabaseTransaction, queries: ChangeQueries, changes: str) -> _Facts:
@@ -223,9 +225,11 @@ def _read_facts(transaction: DatabaseTransaction, queries: ChangeQueries, change
 def _select_after_truncate(changes: _Ordered, key: str) -> _Ordered:
     """Return the changes after the last one without a key, which deletes all rows."""
     rising = ", ".join(f"{each} NULLS FIRST" for each in changes.orders)
-    ranked = f"SELECT *, row_number() OVER (ORDER BY {rising}) AS place FROM ({changes.query}) c"  # noqa: S608
-    ends = f"SELECT *, max(place) FILTER (WHERE {key} IS NULL) OVER () AS cut FROM ({ranked}) r"  # noqa: S608
-    return _Ordered(f"SELECT * FROM ({ends}) e WHERE place > cut", changes.orders)  # noqa: S608
+    number = f"row_number() OVER (ORDER BY {rising}) AS {_NUMBER}"
+    cut = f"max({_NUMBER}) FILTER (WHERE {key} IS NULL) OVER () AS {_CUT}"
+    ranked = f"SELECT *, {number} FROM ({changes.query}) c"  # noqa: S608
+    ends = f"SELECT *, {cut} FROM ({ranked}) r"  # noqa: S608
+    return _Ordered(f"SELECT * FROM ({ends}) e WHERE {_NUMBER} > {_CUT}", changes.orders)  # noqa: S608
 
 
 class _Recorded:
@@ -343,9 +347,13 @@ class _Incomplete:
             for name, position in self._recorded.changes.deletes.items()
         }
         found = {name: inserts for name, inserts in found.items() if len(inserts)}
-        whole = self._recorded.rows.find_whole([*found]) if found else []
-        names = [name for name in whole for _ in found[name]]
-        return names, np.concatenate([_NONE, *(found[name] for name in whole)])
+        kept = {
+            name: [column for column, keeps in self._kept.items() if keeps[inserts].any()]
+            for name, inserts in found.items()
+        }
+        complete = self._recorded.rows.find_complete(kept) if kept else []
+        names = [name for name in complete for _ in found[name]]
+        return names, np.concatenate([_NONE, *(found[name] for name in complete)])
 
     @cached_property
     def _ids(self) -> list[tuple[int, int]]:
@@ -498,7 +506,6 @@ class _Incomplete:
         arrays, joins = self._list_ids(winners), []
         values = dict(zip(queries.names, (f"w.{each}" for each in queries.names), strict=True))
         fields = ["w0", "w1"]
-        same = " AND ".join(f"t{{n}}.{key} = g{{n}}.{key}" for key in queries.keys)
         for n, (column, places) in enumerate(spots.items()):
             target = quote(column)
             arrays += self._list_ids(np.where(places < count, places, NO_CHANGE))
@@ -508,7 +515,8 @@ class _Incomplete:
             fields += [f"s{n}a", f"s{n}b", f"g{n}a", f"g{n}b"]
             joins.append(f"LEFT JOIN c s{n} ON s{n}.{_TASK} = m.s{n}a AND s{n}.{_ROW} = m.s{n}b")
             joins.append(f"LEFT JOIN c g{n} ON g{n}.{_TASK} = m.g{n}a AND g{n}.{_ROW} = m.g{n}b")
-            joins.append(f"LEFT JOIN {table.name.sql} t{n} ON {same.format(n=n)}")
+            same = " AND ".join(f"t{n}.{key} = g{n}.{key}" for key in queries.keys)
+            joins.append(f"LEFT JOIN {table.name.sql} t{n} ON {same}")
             values[target] = (
                 f"CASE WHEN m.s{n}a IS NOT NULL THEN s{n}.{target} "
                 f"WHEN m.g{n}a IS NOT NULL THEN t{n}.{target} END"

@@ -123,6 +123,28 @@ def test_truncates_delete_all_rows_at_their_place(database, tmp_path, with_posit
         assert mirror.rows() == table.state()
 
 
+@pytest.mark.parametrize("name", ["place", "cut", "place_of_key"])
+def test_a_column_may_have_any_name_that_does_not_start_as_those_of_changes(
+    database, tmp_path, name
+):
+    mirror = Mirror(database, tmp_path, tableSchema="", truncateEvents="apply")
+    mirror.create(f"id int PRIMARY KEY, {name} text")
+    truncated = (None, write_event("t", None, None, 2))
+    mirror.apply(event(1, 1, **{name: "a"}), truncated, event(2, 3, **{name: "b"}))
+    assert mirror.rows("id", name) == [(2, "b")]
+    mirror.apply(event(3, 5, **{name: "new"}), event(3, 4, **{name: "old"}), partitions=(0, 1))
+    assert mirror.rows("id", name) == [(2, "b"), (3, "new")]
+
+
+def test_a_key_with_braces_in_its_name_finds_kept_values(database, tmp_path):
+    mirror = Mirror(database, tmp_path, tableSchema="", keyColumns="{id}")
+    mirror.create('"{id}" int PRIMARY KEY, n int, text text')
+    for lsn, (n, text) in enumerate([(1, "old"), (2, PLACEHOLDER)], 1):
+        after = {"{id}": 1, "n": n, "text": text}
+        mirror.apply((to_json({"{id}": 1}), write_event("u", None, after, lsn)))
+    assert mirror.rows("{id}", "n", "text") == [(1, 2, "old")]
+
+
 def test_a_truncate_fails_the_query_or_is_ignored(database, tmp_path):
     table = TruncatedTable()
     table.put(1, 1, "x")
@@ -307,14 +329,16 @@ def test_a_delete_of_another_server_replaces_the_recorded_one(database, tmp_path
     assert mirror.rows() == [(6, 6, "five")]
 
 
-def test_a_row_that_lacks_a_column_of_the_table_is_not_guessed(database, tmp_path):
+def test_a_value_that_the_recorded_row_lacks_is_not_guessed(database, tmp_path):
     mirror = Mirror(database, tmp_path, tableSchema="")
     mirror.create("id int PRIMARY KEY, n bigint, text text")
     mirror.apply(event(1, 1, "c", n=1, text="one"))
     mirror.apply(leave(1, 7))
     database.run(f"ALTER TABLE {mirror.onlooker.table} ADD COLUMN more text")
     with pytest.raises(CommitRejected, match="came in another epoch"):
-        mirror.apply(event(2, 7, "c", n=0, text=PLACEHOLDER, more=None))
+        mirror.apply(event(2, 7, "c", n=0, text=PLACEHOLDER, more=PLACEHOLDER))
+    mirror.apply(event(2, 7, "c", n=0, text=PLACEHOLDER, more="given"))
+    assert mirror.rows("id", "n", "text", "more") == [(2, 0, "one", "given")]
 
 
 def test_the_later_offset_wins_also_from_another_server(database, tmp_path):
