@@ -33,6 +33,7 @@ from krishiv_spark.sinks.upserts import (
     POSITION,
     READ,
     TIME,
+    check_names,
     drop_further,
 )
 
@@ -195,6 +196,7 @@ class ChangeRecords:
         grown = grow_columns(self.columns, needed, self._evolution)
         if grown is not self.columns:
             try:
+                check_names(grown.names, self._target.format_name)
                 self._target.check_columns(grown)
             except OptionError as error:
                 raise SchemaError(f"{error}, and rename it in an existing table") from None

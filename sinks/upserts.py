@@ -26,6 +26,7 @@ __all__ = [
     "READ",
     "TIME",
     "ChangeColumns",
+    "check_names",
     "describe_values",
     "drop_further",
     "format_row",
@@ -90,11 +91,7 @@ class ChangeColumns:
                 raise OptionError(
                     f"{self.format_name}: {option!r} names {name!r}, but the columns are {known}"
                 )
-        if taken := [name for name in rows.names if name.startswith(_PREFIX)]:
-            raise OptionError(
-                f"{self.format_name}: column {taken[0]!r} has a name that upserts use themselves, "
-                f"which begins with {_PREFIX!r}: rename it"
-            )
+        check_names(rows.names, self.format_name)
         for name in self.keys:
             kind = rows.field(name).type
             # Iceberg's own rule for identifier fields (spec, "Identifier Field IDs").
@@ -141,6 +138,19 @@ class ChangeColumns:
             "c, i, r, u, +, create, insert, read, update, upsert and null. Filter other values "
             "(Debezium's t and m change no row), as with where, and write only the rest. The query "
             "repeats this batch until then; it may continue with its checkpoint"
+        )
+
+
+def check_names(names: Iterable[str], format_name: str) -> None:
+    """Refuse columns with the names of further columns.
+
+    Raises:
+        OptionError: If there is one.
+    """
+    if taken := [name for name in names if name.startswith(_PREFIX)]:
+        raise OptionError(
+            f"{format_name}: column {taken[0]!r} has a name that upserts use themselves, which "
+            f"begins with {_PREFIX!r}: rename it"
         )
 
 

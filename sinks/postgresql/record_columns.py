@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.postgresql.catalog import Table, TableColumn
-from krishiv_spark.postgresql.names import check_length
 from krishiv_spark.postgresql.options import FORMAT
 from krishiv_spark.postgresql.types import (
     WIRE_OF,
@@ -27,10 +26,16 @@ from krishiv_spark.sinks.change_records import ChangeRecords
 from krishiv_spark.sinks.column_policy import Evolution
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.staging_tables import StagingPlan, convert_rows
-from krishiv_spark.sinks.postgresql.target import add_columns
+from krishiv_spark.sinks.postgresql.target import add_columns, check_lengths
 from krishiv_spark.sinks.upserts import drop_further
 
-__all__ = ["PostgresqlRecords", "decode_records", "list_record_columns", "open_records"]
+__all__ = [
+    "PostgresqlRecords",
+    "decode_records",
+    "follow_columns",
+    "list_record_columns",
+    "open_records",
+]
 
 _MOST_DIGITS = 38
 
@@ -103,7 +108,8 @@ class PostgresqlRecords:
     most_evolution: Evolution = "add"  # a wider type would rewrite the table
 
     def __init__(self, plan: StagingPlan, options: PostgresqlSinkOptions) -> None:
-        self.shown, self._generated = str(options.table_name), plan.generated
+        self.shown = str(options.table_name)
+        self._generated = {name.lower() for name in plan.generated}
         self._columns = {each.source: each for each in plan.columns}
         self.numbers = frozenset(each.source for each in plan.columns if _is_number(each))
 
@@ -116,20 +122,16 @@ class PostgresqlRecords:
         return pa.schema([field for field in to_stored(rows) if self._find_column(field)])
 
     def _find_column(self, field: pa.Field) -> StagedColumn | None:
-        if field.name in self._generated:
-            return None
         if field.name not in self._columns:
+            if field.name.lower() in self._generated:
+                return None
             with contextlib.suppress(SchemaError):
                 self._columns[field.name] = fit_new_column(field)
         return self._columns.get(field.name)
 
     def check_columns(self, columns: pa.Schema) -> None:
         """Refuse names that PostgreSQL would cut off."""
-        for name in columns.names:
-            try:
-                check_length(name)
-            except ValueError as error:
-                raise SchemaError(f"{FORMAT}: column {error}") from None
+        check_lengths(columns.names)
 
     def check_values(self, changes: pa.RecordBatch, columns: pa.Schema) -> None:
         """Refuse changes with a value that does not fit its column."""
@@ -143,11 +145,8 @@ def _is_number(column: StagedColumn) -> bool:
 
 def decode_records(
     options: PostgresqlSinkOptions, plan: StagingPlan, batches: Iterator[pa.RecordBatch]
-) -> Iterator[tuple[StagingPlan, pa.RecordBatch]]:
-    """Yield the changes of records, with the plan for them. Executor.
-
-    A column that the schema of an event has, and the table lacks, is added to the table before the
-    first change that has it is staged, if ``schemaEvolution`` allows that.
+) -> Iterator[tuple[pa.Schema, pa.RecordBatch]]:
+    """Yield the changes of records, with the columns that the records so far need. Executor.
 
     Args:
         options: The options of the sink.
@@ -155,18 +154,34 @@ def decode_records(
         batches: The records.
 
     Raises:
-        SchemaError: If a record cannot be decoded, or a new column does not fit the table.
-        StorageError: If the server cannot be reached, or refuses the new column.
+        SchemaError: If a record cannot be decoded.
     """
     records = open_records(options, plan)
     assert records is not None, plan
     for batch in batches:
         changes = records.decode(batch)
-        if records.columns is not plan.records:
-            # The others keep the fingerprints for which rows were staged: the commit compares them.
-            new = add_columns(options, records.columns)[len(plan.columns) :]
-            plan = replace(plan, columns=(*plan.columns, *new), records=records.columns)
-        yield plan, changes
+        yield records.columns, changes
+
+
+def follow_columns(
+    options: PostgresqlSinkOptions, plan: StagingPlan, columns: pa.Schema | None
+) -> StagingPlan:
+    """Return the plan for changes, after the table got the columns that it lacks. Executor.
+
+    Args:
+        options: The options of the sink.
+        plan: The plan for the changes before these.
+        columns: The columns of the changes: those of the plan, and perhaps more.
+
+    Raises:
+        SchemaError: If a new column does not fit the table.
+        StorageError: If the server cannot be reached, or refuses the new column.
+    """
+    if columns is None or columns == plan.records:
+        return plan
+    # The others keep the fingerprints for which rows were staged: the commit compares them.
+    new = add_columns(options, columns)[len(plan.columns) :]
+    return replace(plan, columns=(*plan.columns, *new), records=columns)
 
 
 def open_records(options: PostgresqlSinkOptions, plan: StagingPlan) -> ChangeRecords | None:

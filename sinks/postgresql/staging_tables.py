@@ -1,22 +1,22 @@
-"""Staging tables: one for each attempt at a task, filled by one COPY. Executor, and their sweep.
+"""Staging tables: one for each attempt at a task, filled by COPY. Executor, and their sweep.
 
 They are UNLOGGED, so that rows are written to the log of the server once. A crash of the server
-empties them, which the commit notices: it refuses an empty one.
+empties them, which the commit notices, and a task before it adds rows: both refuse an empty one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.errors import SchemaError
+from krishiv_spark.errors import SchemaError, StorageError
 from krishiv_spark.postgresql.connection import DatabaseTransaction, open_transaction
 from krishiv_spark.postgresql.copy_encoding import HEADER, TRAILER, encode_batches
 from krishiv_spark.postgresql.names import TableName, quote
@@ -137,14 +137,24 @@ def _name_table(plan: StagingPlan, task: Task) -> TableName:
 
 
 def stage_rows(
-    options: ConnectionOptions, rows: Iterable[tuple[StagingPlan, pa.RecordBatch]], task: Task
+    options: ConnectionOptions,
+    plan: StagingPlan,
+    rows: Iterable[tuple[pa.Schema | None, pa.RecordBatch]],
+    task: Task,
+    follow: Callable[[StagingPlan, pa.Schema | None], StagingPlan],
 ) -> StagedTable | None:
-    """Write the rows of a task into a separate table, in one transaction. Executor.
+    """Write the rows of a task into a separate table. Executor.
+
+    It takes one transaction, and another one for each batch with new columns: they are added to the
+    table over the only connection that a task has at a time. A pool may have no second one.
 
     Args:
         options: The connection.
-        rows: The rows, each batch with its columns: those of the batch before it, and perhaps more.
+        plan: The columns of the table, as the planner found them.
+        rows: The rows, each batch with the columns of records: those of the batch before it, and
+            perhaps more; None for rows that are no records.
         task: The attempt.
+        follow: Returns the plan for the columns of records, after it added them to the table.
 
     Returns:
         None if there are no rows.
@@ -154,31 +164,39 @@ def stage_rows(
         StorageError: If the server refuses the rows, or cannot be reached.
     """
     filled = (each for each in rows if each[1].num_rows)
-    first = next(filled, None)
-    if first is None:
-        return None
-    plan = first[0]
-    name = _name_table(plan, task)
-    kind = "" if plan.is_logged else "UNLOGGED "
-    columns = ", ".join(column.declaration for column in plan.staged_columns)
-    with open_transaction(options, f"stage rows for table {plan.table}") as transaction:
-        # Autovacuum would only analyze rows that are moved seconds later.
-        transaction.run(f"CREATE {kind}TABLE {name.sql} ({columns}) WITH (autovacuum_enabled=off)")
-        count = 0
-        for grown, some in groupby(chain([first], filled), itemgetter(0)):
-            _extend_table(transaction, name, grown.columns[len(plan.columns) :])
+    name, count = _name_table(plan, task), 0
+    for columns, some in groupby(filled, itemgetter(0)):
+        grown = follow(plan, columns)
+        with open_transaction(options, f"stage rows for table {plan.table}") as transaction:
+            if count:
+                _extend_table(transaction, name, grown.columns[len(plan.columns) :])
+            else:
+                _create_table(transaction, name, grown)
             plan = grown
             count = _copy(transaction, name, plan, (batch for _, batch in some), count)
-        transaction.commit()
-    return StagedTable(name, count, task.partition, plan.columns)
+            transaction.commit()
+    return StagedTable(name, count, task.partition, plan.columns) if count else None
+
+
+def _create_table(transaction: DatabaseTransaction, name: TableName, plan: StagingPlan) -> None:
+    kind = "" if plan.is_logged else "UNLOGGED "
+    columns = ", ".join(column.declaration for column in plan.staged_columns)
+    # Autovacuum would only analyze rows that are moved seconds later.
+    transaction.run(f"CREATE {kind}TABLE {name.sql} ({columns}) WITH (autovacuum_enabled=off)")
 
 
 def _extend_table(
     transaction: DatabaseTransaction, name: TableName, columns: Sequence[StagedColumn]
 ) -> None:
-    if columns:
-        added = ", ".join(f"ADD COLUMN {column.declaration}" for column in columns)
-        transaction.run(f"ALTER TABLE {name.sql} {added}")
+    """Add columns to a staging table with rows, which a crash of the server may have emptied."""
+    added = ", ".join(f"ADD COLUMN {column.declaration}" for column in columns)
+    transaction.run(f"ALTER TABLE {name.sql} {added}")
+    if transaction.first(f"SELECT 1 FROM {name.sql} LIMIT 1") is None:  # noqa: S608  quoted
+        raise StorageError(
+            f"{FORMAT}: the server has restarted after a crash or a failover while a task staged "
+            f"rows, which emptied its staging table {name}. Nothing was committed, and Spark "
+            "repeats the task; restart the query if it stops"
+        )
 
 
 def _copy(

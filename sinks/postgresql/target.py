@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -31,6 +31,7 @@ from krishiv_spark.sinks.upserts import FURTHER
 __all__ = [
     "add_columns",
     "check_before_start",
+    "check_lengths",
     "fit_rows",
     "lock_table",
     "prepare_table",
@@ -189,26 +190,52 @@ def _evolve(
     transaction: DatabaseTransaction, table: Table, rows: pa.Schema, evolution: Evolution
 ) -> Table:
     """Return the table, after it got the columns and the wider types that are allowed."""
-    if evolution == "none":
+    if not _list_changes(table, rows, evolution):
         return table
-    known = pa.schema([pa.field(each.name, arrow_type(each)) for each in table.columns])
-    grown = grow_columns(known, to_stored(rows), evolution)
-    changes = []
-    for field in grown:
-        place = known.get_field_index(field.name)
-        kind = f"{quote(field.name)} {{}} {column_type(field)}"
-        if place < 0:
-            check_length(field.name)
-            # Another task may have added it since the table was read.
-            changes.append(f"ADD COLUMN IF NOT EXISTS {kind.format('')}")
-        elif known.field(place).type != field.type:
-            changes.append(f"ALTER COLUMN {kind.format('TYPE')}")
+    # Two tasks may need one column, or two names that differ only in case: the second one finds
+    # the column of the first.
+    transaction.run(f"LOCK TABLE ONLY {table.name.sql} IN SHARE UPDATE EXCLUSIVE MODE")
+    locked = _find_again(transaction, table.name)
+    changes = _list_changes(locked, rows, evolution)
     if not changes:
-        return table
+        return locked
     transaction.run(f"ALTER TABLE {table.name.sql} {', '.join(changes)}")
-    found = find_table(transaction, table.name)
-    assert found is not None, table.name
+    return _find_again(transaction, table.name)
+
+
+def _find_again(transaction: DatabaseTransaction, name: TableName) -> Table:
+    found = find_table(transaction, name)
+    assert found is not None, name
     return found
+
+
+def _list_changes(table: Table, rows: pa.Schema, evolution: Evolution) -> list[str]:
+    """Return the actions of ALTER TABLE that the rows need and the evolution allows."""
+    if evolution == "none":
+        return []
+    known = pa.schema([pa.field(each.name, arrow_type(each)) for each in table.columns])
+    changes = []
+    for field in grow_columns(known, to_stored(rows), evolution):
+        place = known.get_field_index(field.name)
+        if place < 0:
+            check_lengths([field.name])
+            changes.append(f"ADD COLUMN {quote(field.name)} {column_type(field)}")
+        elif known.field(place).type != field.type:
+            changes.append(f"ALTER COLUMN {quote(field.name)} TYPE {column_type(field)}")
+    return changes
+
+
+def check_lengths(names: Iterable[str]) -> None:
+    """Refuse names of columns that PostgreSQL would cut off.
+
+    Raises:
+        SchemaError: If there is one.
+    """
+    for name in names:
+        try:
+            check_length(name)
+        except ValueError as error:
+            raise SchemaError(f"{FORMAT}: column {error}") from None
 
 
 def check_table(table: Table | None, options: PostgresqlSinkOptions) -> Table | None:
@@ -265,11 +292,7 @@ def _check_key(table: Table, options: PostgresqlSinkOptions) -> None:
 def _creation(name: TableName, options: PostgresqlSinkOptions, rows: pa.Schema) -> str:
     if not rows.names:
         raise SchemaError(f"{FORMAT}: the rows have no columns: table {name} cannot be created")
-    for column in rows.names:
-        try:
-            check_length(column)
-        except ValueError as error:
-            raise SchemaError(f"{FORMAT}: column {error}") from None
+    check_lengths(rows.names)
     if (same := twins(rows.names)) is not None:
         raise SchemaError(
             f"{FORMAT}: the columns {same[0]!r} and {same[1]!r} differ only in case: rename one"

@@ -6,6 +6,7 @@ transaction, which also records the epoch (`Marks`). The unit of parallelism is 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -80,13 +81,16 @@ class PostgresqlWriter(Writer["StagedTable", "StagingPlan"]):
         self, batches: Iterator[pa.RecordBatch], task: Task, plan: StagingPlan
     ) -> StagedTable | None:
         """Executor: copy the rows into a table that only this attempt uses."""
+        from krishiv_spark.sinks.postgresql.record_columns import decode_records, follow_columns
         from krishiv_spark.sinks.postgresql.staging_tables import stage_rows
 
+        rows: Iterator[tuple[pa.Schema | None, pa.RecordBatch]]
         if plan.records is None:
-            return stage_rows(self.options, ((plan, batch) for batch in batches), task)
-        from krishiv_spark.sinks.postgresql.record_columns import decode_records
-
-        return stage_rows(self.options, decode_records(self.options, plan, batches), task)
+            rows = ((None, batch) for batch in batches)
+        else:
+            rows = decode_records(self.options, plan, batches)
+        follow = functools.partial(follow_columns, self.options)
+        return stage_rows(self.options, plan, rows, task, follow)
 
     def committer(self) -> PostgresqlCommitter:
         """Driver: return the committer of the table."""

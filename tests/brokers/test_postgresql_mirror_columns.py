@@ -13,8 +13,9 @@ from pg_mirror import FORMAT, QUERY, Mirror
 from pg_onlooker import Onlooker
 from pg_server import open_killable
 from postgres import require_programs
+from tenacity import retry, stop_after_delay, wait_fixed
 
-from krishiv_spark.errors import CommitRejected, SchemaError
+from krishiv_spark.errors import CommitRejected, SchemaError, StorageError
 from krishiv_spark.sinks.base import Epoch, Task
 from krishiv_spark.sinks.postgresql import record_columns
 
@@ -26,9 +27,14 @@ QUARTER = write_unscaled(Decimal("1.25"), 2)
 
 
 @pytest.fixture(scope="module")
-def database():
+def server():
     with open_killable(require_programs()) as server:
-        yield server.database
+        yield server
+
+
+@pytest.fixture
+def database(server):
+    return server.database
 
 
 @pytest.fixture
@@ -168,7 +174,10 @@ def test_a_column_that_no_row_can_fill_is_unknown(database, tmp_path, event):
     ignores = make_mirror(database, tmp_path / "ignores", unknownFields="ignore")
     ignores.create(table)
     ignores.apply(event(columns, **row), event(columns, **{**row, "id": 2}), batches=2)
-    assert ignores.rows("id", "text", "n", "made") == [(1, "a", 2, 3), (2, "a", 2, 6)]
+    upper = {**SMALL, "MADE": INT}  # as Oracle writes names
+    ignores.apply(event(upper, id=3, text="a", MADE=9))
+    found = [(1, "a", 2, 3), (2, "a", 2, 6), (3, "a", None, 9)]
+    assert ignores.rows("id", "text", "n", "made") == found
 
 
 def test_a_wider_type_does_not_change_the_table(database, tmp_path, event):
@@ -186,6 +195,28 @@ def test_a_name_that_postgresql_would_cut_off_is_refused(mirror, event):
     with pytest.raises(SchemaError, match="cuts names off after 63: shorten it"):
         mirror.apply(event({**SMALL, "n" * 64: INT}, id=1, text="a", **{"n" * 64: 1}))
     assert mirror.rows("id") == []
+
+
+@pytest.mark.parametrize("name", ["{}", "a{b}", "{{x}}", 'a"b', "it's", "%s", "select", "é" * 31])
+def test_a_column_has_its_name_whatever_its_letters_are(mirror, event, name):
+    mirror.create("id int PRIMARY KEY, text text")
+    columns = {**SMALL, name: TEXT}
+    mirror.apply(
+        event(SMALL, id=1, text="a"),
+        event(columns, id=2, text="b", **{name: "v"}),
+        event(columns, "u", id=2, text="c", **{name: PLACEHOLDER}),
+        batches=3,
+    )
+    assert mirror.rows("id", "text", name) == [(1, "a", None), (2, "c", "v")]
+
+
+@pytest.mark.parametrize("name", ["_krishiv_delete", "_krishiv_row", "_krishiv_time"])
+def test_a_name_of_a_staged_column_is_refused_before_the_table_is_changed(mirror, event, name):
+    mirror.create("id int PRIMARY KEY, text text")
+    with pytest.raises(SchemaError, match=f"'{name}' has a name that upserts use themselves"):
+        mirror.apply(event({**SMALL, name: TEXT}, id=1, text="a", **{name: "v"}))
+    mirror.apply(event(SMALL, id=2, text="b"))  # the query is not stopped for other events
+    assert mirror.onlooker.rows() == [{"id": 2, "text": "b"}]
 
 
 def test_columns_declared_and_those_of_events_are_both_followed(database, tmp_path, event):
@@ -242,6 +273,90 @@ def test_tasks_that_need_one_column_at_once_add_it_once(mirror, event):
     assert mirror.rows("id", "n", "c0", "c1") == [
         (n, n, *((n, None) if n % 2 == 0 else (None, n))) for n in range(count)
     ]
+
+
+def test_names_that_differ_only_in_case_become_one_column_if_tasks_add_them_at_once(mirror, event):
+    """Otherwise the values of one column would be in two, as in no other order of the tasks."""
+    mirror.create("id int PRIMARY KEY, text text")
+    mirror.given["lockTimeout"] = "30 s"
+    writer = mirror.writer()
+    writer.check()
+    plan, staged = writer.plan(None), [None, None]
+    names = enumerate(("size", "Size"))
+    records = [event({**SMALL, name: INT}, id=n, text="", **{name: n}) for n, name in names]
+
+    def stage(task):
+        rows = to_rows([records[task]], task).to_batches()
+        staged[task] = mirror.writer().stage(iter(rows), Task(QUERY, 0, task, 0), plan)
+
+    threads = [threading.Thread(target=stage, args=(task,)) for task in range(2)]
+    with mirror.onlooker.database.connect(autocommit=False) as reader:
+        reader.execute(f"LOCK TABLE {mirror.onlooker.table} IN ACCESS SHARE MODE")
+        for thread in threads:
+            thread.start()
+        await_sessions(mirror, "wait_event_type = 'Lock'", 2)  # both have read the columns
+    for thread in threads:
+        thread.join()
+    writer.committer().publish(Epoch(QUERY, 0), staged)
+    found = [{name.lower(): value for name, value in row.items()} for row in mirror.onlooker.rows()]
+    assert sorted(found, key=str) == [
+        {"id": 0, "text": "", "size": 0},
+        {"id": 1, "text": "", "size": 1},
+    ]
+
+
+@retry(stop=stop_after_delay(20), wait=wait_fixed(0.05), reraise=True)
+def await_sessions(mirror, condition, count):
+    ((found,),) = mirror.onlooker.database.run(
+        "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' "
+        f"AND pid <> pg_backend_pid() AND {condition}"
+    )
+    assert found == count
+
+
+def test_a_task_has_one_connection_at_a_time(mirror, event, monkeypatch):
+    """A pool whose connections all tasks use would have none for the new columns."""
+    mirror.create("id int PRIMARY KEY, text text")
+    real, calls = record_columns.add_columns, []
+
+    def add_alone(options, rows):
+        await_sessions(mirror, "true", 0)
+        calls.append(rows.names)
+        return real(options, rows)
+
+    monkeypatch.setattr(record_columns, "add_columns", add_alone)
+    mirror.apply(event(SMALL, id=1, text="a"), event(MORE, id=2, text="b", n=2), batches=2)
+    assert calls == [["id", "text", "n"]]
+    assert mirror.rows("id", "n") == [(1, None), (2, 2)]
+
+
+def test_rows_that_a_crash_of_the_server_takes_are_staged_again(server, mirror, event, monkeypatch):
+    mirror.create("id int PRIMARY KEY, text text")
+    records = [event(SMALL, id=1, text="a"), event(MORE, id=2, text="b", n=2)]
+    real = record_columns.add_columns
+
+    def add_after_crash(options, rows):
+        server.restart()
+        return real(options, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(record_columns, "add_columns", add_after_crash)
+        with pytest.raises(StorageError, match="emptied its staging table"):
+            mirror.apply(*records, batches=2)
+    mirror.apply(*records, batches=2)
+    assert mirror.rows("id", "n") == [(1, None), (2, 2)]
+    assert mirror.left() == ['My "Table', "krishiv_changes", "krishiv_epochs"]
+
+
+def test_a_changed_key_keeps_its_values_if_columns_are_new_in_the_epoch_of_its_insert(
+    mirror, event
+):
+    mirror.create("id int PRIMARY KEY, text text")
+    mirror.apply(event(SMALL, id=1, text="large"))
+    mirror.apply(event(SMALL, "d", id=1, text=None))
+    event.lsn -= 1  # the delete and the insert are one change
+    mirror.apply(event(SMALL, id=2, text=PLACEHOLDER), event(MORE, id=3, text="b", n=3))
+    assert mirror.rows("id", "text", "n") == [(2, "large", None), (3, "b", 3)]
 
 
 def test_the_columns_of_an_epoch_that_was_not_committed_are_null(mirror, event):

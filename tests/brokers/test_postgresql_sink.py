@@ -794,6 +794,22 @@ def test_columns_are_added_without_a_change_of_types(database):
     assert columns_of(database)[2] == ("Note", "text")
 
 
+@pytest.mark.parametrize("name", ["a{b}", "{}"])
+def test_a_column_is_added_with_braces_in_its_name(database, name):
+    database.run("CREATE TABLE orders (id integer)")
+    schema = pa.schema([("id", pa.int32()), (name, pa.int32())])
+    make_writer(database, schema, schemaEvolution="add").check()
+    assert columns_of(database) == [("id", "integer"), (name, "integer")]
+
+
+def test_a_column_with_a_name_that_is_too_long_is_not_added(database):
+    database.run("CREATE TABLE orders (id integer)")
+    schema = pa.schema([("id", pa.int32()), ("n" * 64, pa.int32())])
+    with pytest.raises(SchemaError, match="cuts names off after 63: shorten it"):
+        make_writer(database, schema, schemaEvolution="add").check()
+    assert columns_of(database) == [("id", "integer")]
+
+
 def test_no_check_changes_a_table_whose_other_columns_do_not_fit(database):
     database.run("CREATE TABLE orders (id text, price numeric(5,2))")
     with pytest.raises(SchemaError, match="column 'id' is int64"):

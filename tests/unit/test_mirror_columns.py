@@ -241,6 +241,17 @@ def test_partitions_need_the_declared_columns(tmp_path):
         Mirror(tmp_path, partitionBy="bucket(4, id)").apply(event(SMALL, {"id": 1, "name": "a"}))
 
 
+@pytest.mark.parametrize("name", ["_krishiv_delete", "_krishiv_time", "_krishiv_any"])
+def test_a_name_of_a_staged_column_is_refused_before_the_table_is_changed(tmp_path, name):
+    mirror = Mirror(tmp_path, schemaEvolution="add")
+    mirror.apply(event(SMALL, {"id": 1, "name": "a"}))
+    row = {"id": 2, "name": "b", name: "v"}
+    with pytest.raises(SchemaError, match=f"'{name}' has a name that upserts use themselves"):
+        mirror.epoch(1, to_rows([(None, event({**SMALL, name: TEXT}, row))], 1))
+    mirror.apply(event(SMALL, {"id": 3, "name": "c"}))
+    assert mirror.rows() == [{"id": 1, "name": "a"}, {"id": 3, "name": "c"}]
+
+
 def test_columns_that_differ_only_by_case_are_refused(tmp_path):
     mirror = Mirror(tmp_path, schemaEvolution="add")
     mirror.apply(event(SMALL, {"id": 1, "name": "a"}))
