@@ -8,6 +8,7 @@ import duckdb
 import pytest
 from database_life import RECORDS, to_rows
 from debezium_events import PLACEHOLDER, make_decimal, micros, to_json, write_typed, write_unscaled
+from growing_database import GrowingDatabase, to_state
 from letter_life import LetterLife
 from pg_mirror import FORMAT, QUERY, Mirror
 from pg_onlooker import Onlooker
@@ -70,6 +71,31 @@ def read_types(mirror):
             [mirror.onlooker.table],
         )
     )
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 6))]
+)
+def test_the_mirror_equals_a_database_that_gets_columns(database, tmp_path, seed):
+    """Epochs end anywhere, also within a change of a key; some have an attempt that dies."""
+    source = GrowingDatabase(seed)
+    dice, done = source.random, 0
+    mirror = make_mirror(database, tmp_path, tableSchema="id INT, text STRING" if seed % 2 else "")
+    if not seed % 2:
+        mirror.create("id int PRIMARY KEY, text text")
+    for _ in range(4):
+        for _ in range(dice.randrange(2, 25)):
+            source.step()
+        new, done = source.records[done:], len(source.records)
+        cut = dice.randrange(1, len(new))
+        if dice.random() < 0.5:
+            writer = mirror.writer()
+            rows = to_rows(new, mirror.first).to_batches()
+            writer.stage(iter(rows), Task(QUERY, mirror.next, 0, 0), writer.plan(None))
+        for some in (new[:cut], new[cut:]):
+            mirror.apply(*some, tasks=dice.choice([1, 2, 3]), batches=dice.choice([1, 2, 5]))
+        assert to_state(mirror.onlooker.rows()) == source.state()
+    assert mirror.left() == ['My "Table', "krishiv_changes", "krishiv_epochs"]
 
 
 @pytest.mark.parametrize(("tasks", "batches"), [(1, 1), (1, 4), (2, 2), (4, 1)])
