@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from krishiv_spark.errors import CheckpointMismatch
-from krishiv_spark.offsets import State
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
+
+if TYPE_CHECKING:
+    from krishiv_spark.offsets import State
 
 __all__ = ["is_already_committed", "to_committed_epoch", "warn_of_epoch_gap"]
 
