@@ -88,7 +88,7 @@ def test_a_store_that_does_not_answer_is_asked_once_and_not_for_each_batch(caplo
     begun_s = time.monotonic()
     for _ in range(100):
         assert id_of_query(batch_of("q"), "each_batch", place) == "q"
-    assert time.monotonic() - begun_s < 1
+    assert time.monotonic() - begun_s < 10
     assert caplog.text.count("cannot be read here") == 1
 
 

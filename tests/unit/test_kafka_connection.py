@@ -193,11 +193,12 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 def test_a_sink_gives_a_cluster_up_soon_until_its_query_has_reached_it(monkeypatch):
     monkeypatch.setattr(config, "_AT_START_S", 0.2)
-    monkeypatch.setitem(config._DEFAULTS, "default_api_timeout_ms", 3000)
-    assert waited_s("/a") < 2.5
+    monkeypatch.setitem(config._DEFAULTS, "default_api_timeout_ms", 60_000)
+    assert waited_s("/a") < 30
     record_contact("Kafka 127.0.0.1:1 for /a")
+    assert waited_s("/b") < 30
+    monkeypatch.setitem(config._DEFAULTS, "default_api_timeout_ms", 3000)
     assert waited_s("/a") >= 3, "a query that runs is not less patient than it was"
-    assert waited_s("/b") < 2.5
 
 
 def waited_s(checkpoint):
