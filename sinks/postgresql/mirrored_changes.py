@@ -62,7 +62,7 @@ __all__ = ["find_mirrored_changes"]
 _TASK, _ROW, _DELETES, _KEPT = (quote(name) for name in (TASK, ROW, DELETES, KEPT))
 _POSITION, _PARTITION, _ORDER = (quote(name) for name in (POSITION, PARTITION, ORDER))
 _CLOCK = quote(CLOCK)
-# Beside all columns of the table, none of which has such a name (`check_names`).
+# Names that no column of the table has (`check_names`).
 _PLACE_OF_KEY, _NUMBER, _CUT = "_krishiv_place_of_key", "_krishiv_number", "_krishiv_cut"
 
 _NONE = np.empty(0, np.int64)

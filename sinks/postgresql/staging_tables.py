@@ -169,23 +169,25 @@ def stage_rows(
         grown = follow(plan, columns)
         with open_transaction(options, f"stage rows for table {plan.table}") as transaction:
             if count:
-                _extend_table(transaction, name, grown.columns[len(plan.columns) :])
+                _extend_staging_table(transaction, name, grown.columns[len(plan.columns) :])
             else:
-                _create_table(transaction, name, grown)
+                _create_staging_table(transaction, name, grown)
             plan = grown
             count = _copy(transaction, name, plan, (batch for _, batch in some), count)
             transaction.commit()
     return StagedTable(name, count, task.partition, plan.columns) if count else None
 
 
-def _create_table(transaction: DatabaseTransaction, name: TableName, plan: StagingPlan) -> None:
+def _create_staging_table(
+    transaction: DatabaseTransaction, name: TableName, plan: StagingPlan
+) -> None:
     kind = "" if plan.is_logged else "UNLOGGED "
     columns = ", ".join(column.declaration for column in plan.staged_columns)
     # Autovacuum would only analyze rows that are moved seconds later.
     transaction.run(f"CREATE {kind}TABLE {name.sql} ({columns}) WITH (autovacuum_enabled=off)")
 
 
-def _extend_table(
+def _extend_staging_table(
     transaction: DatabaseTransaction, name: TableName, columns: Sequence[StagedColumn]
 ) -> None:
     """Add columns to a staging table with rows, which a crash of the server may have emptied."""

@@ -132,11 +132,11 @@ class BatchPlanner:
         topics = self._subscription.fetch_topics(client, start)
         left, known_ids = self._subscription.compare(start, topics) if start else ({}, {})
         partitions, ids = self._subscription.partitions_of(topics), get_topic_ids(topics)
-        finds_blocked = self._streaming and self._committed
-        if finds_blocked:
+        reports_blocked = self._streaming and self._committed
+        if reports_blocked:
             self._backlog.refresh_high_watermarks(client, partitions)
         newest = self._ends.fetch(client, partitions)
-        if finds_blocked:
+        if reports_blocked:
             self._backlog.find_blocked(newest)
         if self._streaming:
             ends: Offsets = newest.numbers

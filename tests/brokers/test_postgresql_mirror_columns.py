@@ -6,21 +6,29 @@ from decimal import Decimal
 
 import duckdb
 import pytest
-from database_life import RECORDS, to_rows
-from debezium_events import PLACEHOLDER, make_decimal, micros, to_json, write_typed, write_unscaled
-from growing_database import GrowingDatabase, to_state
+from database_life import RECORDS, GrowingDatabase, to_rows, to_state
+from debezium_events import (
+    INT,
+    LONG,
+    PLACEHOLDER,
+    TEXT,
+    make_decimal,
+    micros,
+    to_json,
+    write_typed,
+    write_unscaled,
+)
 from letter_life import LetterLife
+from patience import await_that
 from pg_mirror import FORMAT, QUERY, Mirror
 from pg_onlooker import Onlooker
 from pg_server import open_killable
 from postgres import require_programs
-from tenacity import retry, stop_after_delay, wait_fixed
 
 from krishiv_spark.errors import CommitRejected, SchemaError, StorageError
 from krishiv_spark.sinks.base import Epoch, Task
 from krishiv_spark.sinks.postgresql import record_columns
 
-INT, LONG, TEXT = {"type": "int32"}, {"type": "int64"}, {"type": "string"}
 SMALL = {"id": INT, "text": TEXT}
 MORE = {**SMALL, "n": INT}
 TIME = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)  # noqa: DTZ001
@@ -331,13 +339,12 @@ def test_names_that_differ_only_in_case_become_one_column_if_tasks_add_them_at_o
     ]
 
 
-@retry(stop=stop_after_delay(20), wait=wait_fixed(0.05), reraise=True)
 def await_sessions(mirror, condition, count):
-    ((found,),) = mirror.onlooker.database.run(
+    query = (
         "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' "
         f"AND pid <> pg_backend_pid() AND {condition}"
     )
-    assert found == count
+    await_that(lambda: mirror.onlooker.database.run(query) == [(count,)], condition, seconds=20)
 
 
 def test_a_task_has_one_connection_at_a_time(mirror, event, monkeypatch):

@@ -9,7 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from debezium_events import (
+    INT,
+    LONG,
     PLACEHOLDER,
+    TEXT,
     make_decimal,
     micros,
     to_json,
@@ -43,7 +46,6 @@ RECORDS = pa.schema(
 )
 TIME = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)  # noqa: DTZ001
 CONNECT, DEBEZIUM = "org.apache.kafka.connect.data", "io.debezium.time"
-INT, LONG, TEXT = {"type": "int32"}, {"type": "int64"}, {"type": "string"}
 
 
 def to_rows(records, first):

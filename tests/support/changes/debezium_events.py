@@ -6,6 +6,9 @@ import json
 from decimal import Decimal
 
 PLACEHOLDER = "__debezium_unavailable_value"
+INT, LONG, TEXT = {"type": "int32"}, {"type": "int64"}, {"type": "string"}
+"""Fields of Kafka Connect's schemas."""
+
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  a wall time
 
 
