@@ -1,8 +1,10 @@
 """moto's server, which answers as S3 and Glue do where moto itself does not.
 
 Where an upload is no more it fails with a KeyError, which clients take for a server in trouble:
-they try for a minute. And it updates a table of Glue whatever version that is to have (parameter
-VersionId of UpdateTable, Glue's optimistic locking), so that one commit overwrites another.
+they try for a minute. It looks for an object and stores it in two steps, so that two requests with
+If-None-Match can both succeed. And it updates a table of Glue whatever version that is to have
+(parameter VersionId of UpdateTable, Glue's optimistic locking), so that one commit overwrites
+another.
 """
 
 from collections.abc import Callable
@@ -15,6 +17,9 @@ from moto.glue.exceptions import GlueClientError
 from moto.glue.responses import GlueResponse
 from moto.s3.exceptions import NoSuchUpload
 from moto.s3.models import S3Backend
+from moto.s3.responses import S3Response
+
+_ONE_AT_A_TIME = Lock()
 
 
 def refusing(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,7 +37,22 @@ def refusing(verb: Callable[..., Any]) -> Callable[..., Any]:
 S3Backend.complete_multipart_upload = refusing(S3Backend.complete_multipart_upload)
 S3Backend.upload_part = refusing(S3Backend.upload_part)
 
-_ONE_AT_A_TIME = Lock()
+
+def excluding(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what answers a request, so that no other such request is answered meanwhile."""
+
+    @wraps(verb)
+    def excludes(*given: Any, **named: Any) -> Any:
+        with _ONE_AT_A_TIME:
+            return verb(*given, **named)
+
+    return excludes
+
+
+S3Response.put_object = excluding(S3Response.put_object)
+_complete = S3Response._key_response_post  # noqa: SLF001  it looks for the object there
+S3Response._key_response_post = excluding(_complete)  # noqa: SLF001
+
 _update_table = GlueResponse.update_table
 
 

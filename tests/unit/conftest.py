@@ -25,6 +25,8 @@ def no_process_outlives_its_module():
 def s3_server():
     from moto.server import ThreadedMotoServer
 
+    import servers.moto_server  # noqa: F401  exclusive writes, one at a time
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
