@@ -11,10 +11,22 @@ from krishiv_spark.testing import SinkConformance
 from krishiv_spark.testing.processes.write_roles import in_foreach_batch
 
 
+# What a killed process leaves, and random sequences, go through the same steps.
+@pytest.mark.long_cases(
+    "test_a_rolled_back_checkpoint_is_refused",
+    "test_a_stale_driver_cannot_publish",
+    "test_an_unknown_outcome_is_looked_up",
+    "test_death_while_recovering",
+    "test_nothing_stays_staged",
+)
 @pytest.mark.core_cases
 class TestDeltaSink(SinkConformance):
+    @pytest.fixture(autouse=True)
+    def _name(self, request):
+        self.case = request.node.name
+
     def sink(self, folder):
-        return delta_sink(folder)
+        return delta_sink(folder, self.case)
 
 
 @pytest.mark.variant  # the same epochs, as batch jobs with numbers

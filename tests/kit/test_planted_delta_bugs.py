@@ -17,9 +17,10 @@ REAL_COMMIT = DeltaCommit._commit_version
 
 class Suite(SinkConformance):
     __test__ = False
+    case = ""
 
     def sink(self, folder):
-        return delta_sink(folder)
+        return delta_sink(folder, self.case)
 
 
 def reads_no_marks_before_a_commit(patch):
@@ -181,14 +182,13 @@ ONE_CALL = {
 """Shown by one call only, which a look at one in four calls may leave out."""
 
 
+@pytest.mark.long  # a case for each, until it fails
 @pytest.mark.parametrize(
-    ("plant", "case", "rule"),
-    [
-        pytest.param(*one, id=one[0].__name__, marks=[] if number < 1 else [pytest.mark.long])
-        for number, one in enumerate(FOUND)
-    ],
+    ("plant", "case", "rule"), [pytest.param(*one, id=one[0].__name__) for one in FOUND]
 )
 def test_the_suite_finds_it(plant, case, rule, tmp_path, monkeypatch, request):
     plant(monkeypatch)
     config = None if plant in ONE_CALL else request.config
-    assert find_failure(Suite(), case, tmp_path, config, again=False).rule is rule
+    suite = Suite()
+    suite.case = case
+    assert find_failure(suite, case, tmp_path, config, again=False).rule is rule

@@ -17,13 +17,18 @@ SEEN = {
 }
 
 
-def delta_sink(folder):
-    """Declare the sink, with a table in a folder."""
+def delta_sink(folder, case=""):
+    """Declare the sink, with a table in a folder.
+
+    An outage lasts, so a commit gives up soon. In a case of a stale driver there is none, and a
+    driver that wakes must have time for its next attempt, however long it has slept.
+    """
+    patience = "60 s" if "stale_driver" in case else "300 ms"
     table = folder / "table"
     reader = LogReader(table)
     return SinkUnderTest(
         source=DeltaDataSource,
-        options={"path": str(table), "commitTimeout": "300 ms"},
+        options={"path": str(table), "commitTimeout": patience},
         oracle=reader.rows,
         leftovers=reader.leftovers,
         backup=partial(back_up_folder, folder),
