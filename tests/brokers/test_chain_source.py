@@ -137,6 +137,7 @@ def test_the_table_is_read_and_then_what_the_topic_has_after_it(landed):
     assert sorted(more) == list(range(160, 165))
 
 
+@pytest.mark.long
 def test_what_is_landed_after_the_seam_is_read_from_the_topic_alone(landed):
     reader = landed.reader()
     start = begun(reader)
@@ -153,6 +154,7 @@ def test_what_is_landed_after_the_seam_is_read_from_the_topic_alone(landed):
     assert in_table[0] == in_table[1] != newest(landed.folder)
 
 
+@pytest.mark.long
 def test_each_batch_can_be_read_again_by_another_process(landed):
     start, found = begun(landed.reader()), []
     while (end := landed.reader().latest(start, ONE)) != start:

@@ -136,6 +136,7 @@ def test_it_costs_members_of_a_fan_out_and_views_as_few(place, attempts, kind):
     assert place.ids() == list(range(40))
 
 
+@pytest.mark.long
 @on_rest
 def test_a_writer_on_the_same_branch_is_named(place):
     place.life().epoch(0, numbered(0))
@@ -152,6 +153,7 @@ def test_a_writer_on_the_same_branch_is_named(place):
             life(commitTimeout="5 s").publish(1, staged, numbered(1))
 
 
+@pytest.mark.long
 @on_rest
 def test_a_writer_that_keeps_a_new_query_out_is_named(place):
     """The first commit of a query sets its property, and must not be late."""
@@ -163,6 +165,7 @@ def test_a_writer_that_keeps_a_new_query_out_is_named(place):
             life(query="new", commitTimeout="4 s").stage(0, numbered(9))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_a_catalog_that_wants_the_next_number_gets_it(place, attempts, monkeypatch):
     place.life().epoch(0, numbered(0))
@@ -186,6 +189,7 @@ def test_a_catalog_that_wants_the_next_number_gets_it(place, attempts, monkeypat
     assert place.ids() == list(range(20))
 
 
+@pytest.mark.long
 @everywhere
 def test_one_commit_to_another_branch_costs_one_race(place, attempts, monkeypatch):
     """The numbers that the second attempt leaves out are for commits that come beside it."""

@@ -57,6 +57,7 @@ def warnings_of(caplog):
     return [r for r in caplog.records if "maxInflatedBytes" in r.message]
 
 
+@pytest.mark.long
 def test_by_default_the_query_fails_and_says_where_and_what_to_do(bootstrap, topic):
     source = reader(bootstrap, topic, **LIMIT)
     with pytest.raises(RecordError, match=rf"^{topic}-0 at offset 5: .*8388608") as caught:
@@ -77,6 +78,7 @@ def test_with_skip_all_other_rows_come_once_and_one_warning(bootstrap, topic, ca
     assert read_on(reader(bootstrap, topic, **SKIP), end) == ([], end)
 
 
+@pytest.mark.long
 def test_a_batch_that_is_replayed_after_a_restart_skips_the_same(bootstrap, topic, caplog):
     first = reader(bootstrap, topic, **SKIP)
     start, end = first.initial(), find_batch_end(first)
@@ -87,6 +89,7 @@ def test_a_batch_that_is_replayed_after_a_restart_skips_the_same(bootstrap, topi
     assert one == other
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("most", ["1", "3", "6"])
 def test_batches_that_end_beside_the_bad_one_go_on_after_it(bootstrap, topic, caplog, most):
     source = reader(bootstrap, topic, **SKIP, maxOffsetsPerTrigger=most)
@@ -98,6 +101,7 @@ def test_batches_that_end_beside_the_bad_one_go_on_after_it(bootstrap, topic, ca
     assert len(warnings_of(caplog)) == 1
 
 
+@pytest.mark.long
 def test_with_a_limit_that_is_large_enough_it_is_delivered(bootstrap, topic):
     source = reader(bootstrap, topic, includeHeaders="true")
     start, end = source.initial(), find_batch_end(source)

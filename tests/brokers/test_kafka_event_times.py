@@ -101,6 +101,7 @@ def test_aligned_partitions_are_read_past_it(bootstrap):
     assert end.watermark.ms == 58 * MINUTE
 
 
+@pytest.mark.long
 def test_partitions_do_not_wait_for_one_in_which_only_such_times_come(bootstrap):
     topic = new_topic(bootstrap, 2)
     send(bootstrap, topic, *((n, n * MINUTE) for n in range(40)))

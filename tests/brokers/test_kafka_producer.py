@@ -91,6 +91,7 @@ def test_more_rows_than_may_be_unacknowledged(bench, topic):
     bench.assert_exact(topic)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_codecs(bench, topic, codec):
     bench.commit(bench.stage(topic, rows(10_000), **{"kafka.compression.type": codec}))
@@ -130,6 +131,7 @@ def test_a_leader_that_dies_for_good():
         bench.assert_exact("t")
 
 
+@pytest.mark.long
 def test_the_rules_of_older_brokers(bench, topic):
     """TV1: partitions are added to a transaction one by one. A client notices the change."""
     assert (
@@ -157,6 +159,7 @@ def refuse_the_first_batches(monkeypatch):
     return refused
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_leader_that_takes_the_first_batch_only_the_second_time(
     bench, topic, monkeypatch, version
@@ -203,6 +206,7 @@ def spread_rows(total: int, size: int = 5_000):
         yield batch.append_column("partition", partitions)
 
 
+@pytest.mark.long
 def test_many_partitions_are_added_together(bench, wide, monkeypatch):
     """Under the older rules; one by one that is a second."""
     set_transaction_version(bench.cluster.bootstrap, 1)
@@ -214,6 +218,7 @@ def test_many_partitions_are_added_together(bench, wide, monkeypatch):
     bench.assert_exact(wide, 20_000)
 
 
+@pytest.mark.long
 def test_the_work_for_a_batch_does_not_grow_with_the_partitions(bench, wide, monkeypatch):
     looks = counted(monkeypatch, PartitionQueue, "is_ready")
     batches = counted(monkeypatch, PartitionQueue, "put")
@@ -266,6 +271,7 @@ def test_a_partition_that_does_not_exist(bench, topic):
         stage_one(bench, topic, value=b"x", partition=4)
 
 
+@pytest.mark.long
 def test_a_topic_that_does_not_exist(bench):
     with pytest.raises(KafkaFailedError, match=r"'nowhere'.*create it"):
         stage_one(bench, "nowhere", value=b"x")

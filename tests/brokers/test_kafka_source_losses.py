@@ -107,6 +107,7 @@ def test_a_topic_that_goes_before_its_batch_is_read_is_lost(kafka, fresh):
     assert rows(reading(kafka, topic, **HASTE, **LENIENT), start, end) == []
 
 
+@pytest.mark.long
 def test_a_query_goes_on_without_a_topic_that_was_deleted(kafka):
     topic, other = kafka.topic(1), kafka.topic(2)
     both = {"subscribe": f"{topic},{other}"}

@@ -237,6 +237,7 @@ def test_a_topic_that_is_left_out_for_a_while_is_read_on(bootstrap):
     assert read_on(reader(bootstrap, None, subscribePattern=f"{kept}|{left}"), second)[0] == [3]
 
 
+@pytest.mark.long
 def test_a_topic_that_is_made_anew_while_it_is_left_out_is_another(bootstrap, admin):
     kept, left = topic_of(bootstrap, 1), topic_of(bootstrap, 2)
     both = {"subscribe": f"{kept},{left}"}
@@ -256,6 +257,7 @@ def make_anew(bootstrap, admin, topic):
     make_topic(bootstrap, topic)
 
 
+@pytest.mark.long
 def test_a_topic_that_is_made_anew_with_fewer_partitions_is_a_loss(bootstrap, admin):
     topic = topic_of(bootstrap, partitions=2)
     send(bootstrap, topic, 1, partition=1)

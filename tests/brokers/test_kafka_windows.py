@@ -206,6 +206,7 @@ def test_death_in_a_window(play, window):
     dies_in(play, window)
 
 
+@pytest.mark.long
 def test_death_between_the_first_and_the_last_end(bench, play):
     with play() as driver:
         driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=DIES_BEHIND), Crash()))
@@ -213,6 +214,7 @@ def test_death_between_the_first_and_the_last_end(bench, play):
         driver.settle()
 
 
+@pytest.mark.long
 def test_an_id_that_somebody_takes_over_before_the_commit(bench, play):
     with play() as driver:
         driver.run((*GOOD_EPOCH, *STAGED))
@@ -307,6 +309,7 @@ def test_a_later_batch_takes_no_place_of_one_that_the_time_out_has_aborted(bench
         driver.settle()
 
 
+@pytest.mark.long
 def test_a_batch_that_outlives_its_transactions_is_refused(bench, play):
     with play(**LATE) as driver:
         driver.run(STAGED)
@@ -349,6 +352,7 @@ def test_an_epoch_in_part_survives_more_deaths(bench, play):
         driver.settle()
 
 
+@pytest.mark.long
 def test_an_epoch_in_part_is_not_completed_with_other_rows(bench, play):
     with play(**LATE) as driver:
         half_committed(bench, driver)
@@ -357,6 +361,7 @@ def test_an_epoch_in_part_is_not_completed_with_other_rows(bench, play):
     assert len(bench.onlooker.records(bench.topic)) == 6  # four rows, and half of four
 
 
+@pytest.mark.long
 def test_an_epoch_in_part_is_not_completed_without_its_task(bench, play):
     with play(**LATE) as driver:
         half_committed(bench, driver, task=1)
@@ -366,6 +371,7 @@ def test_an_epoch_in_part_is_not_completed_without_its_task(bench, play):
         driver.settle()
 
 
+@pytest.mark.long
 def test_the_topic_tells_what_coordinators_no_longer_know(bench, play):
     with play() as driver:
         driver.run((*GOOD_EPOCH, *STAGED, Commit(trap=DIES_BEHIND), Crash()))
@@ -377,6 +383,7 @@ def test_the_topic_tells_what_coordinators_no_longer_know(bench, play):
         driver.settle()
 
 
+@pytest.mark.long
 def test_a_log_that_is_lost_is_noticed(play, tmp_path):
     with play() as driver:
         driver.run((*GOOD_EPOCH, *STAGED, Commit(DIES_AT_THE_END), Crash()))
@@ -395,6 +402,7 @@ def resolve(bench, checkpoint, assumed: str) -> None:
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.long
 def test_an_epoch_whose_topic_was_made_anew_is_not_passed_over(bench, play, tmp_path):
     """Nobody has seen a row of it: the intent is logged, and its transactions are open."""
     with play() as driver:

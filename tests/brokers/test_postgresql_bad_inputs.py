@@ -138,6 +138,7 @@ def write(given):
     writer.stage(iter(ROWS.to_batches()), Task("q", 0, 0, 0), writer.plan(None))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_the_first_line_states_it_and_no_row_moves(database, case):
     wrong, before, line = CASES[case]

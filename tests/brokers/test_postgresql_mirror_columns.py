@@ -106,6 +106,7 @@ def test_the_mirror_equals_a_database_that_gets_columns(database, tmp_path, seed
     assert mirror.left() == ['My "Table', "krishiv_changes", "krishiv_epochs"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("tasks", "batches"), [(1, 1), (1, 4), (2, 2), (4, 1)])
 def test_columns_are_added_in_the_middle_of_an_epoch(mirror, event, tasks, batches):
     mirror.create("id int PRIMARY KEY, text text")
@@ -231,6 +232,7 @@ def test_a_name_that_postgresql_would_cut_off_is_refused(mirror, event):
     assert mirror.rows("id") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["{}", "a{b}", "{{x}}", 'a"b', "it's", "%s", "select", "é" * 31])
 def test_a_column_has_its_name_whatever_its_letters_are(mirror, event, name):
     mirror.create("id int PRIMARY KEY, text text")

@@ -74,6 +74,7 @@ SEEDS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.long
 @SEEDS
 def test_a_changed_key_takes_the_kept_values_along_from_earlier_epochs(database, tmp_path, seed):
     live_in_pieces(database, tmp_path, seed)
@@ -213,6 +214,7 @@ def arrive(key, lsn):
     return event(key, lsn, "c", n=0, text=PLACEHOLDER)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("between", [[], ["tombstone"], ["other partition"]])
 def test_a_changed_key_takes_the_values_of_the_row_along_that_an_earlier_epoch_has_deleted(
     database, tmp_path, between

@@ -230,6 +230,7 @@ DOMAINS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("declared", "kind"),
     [

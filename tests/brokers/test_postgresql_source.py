@@ -85,6 +85,7 @@ WRITTEN = {
 }
 
 
+@pytest.mark.long
 def test_rows_of_the_sink_are_read_as_they_were_written(database):
     kinds = {**WRITTEN}
     for name, (kind, values) in WRITTEN.items():
@@ -175,6 +176,7 @@ def _plan_elsewhere(given, queue):
     queue.put(plan(reader))
 
 
+@pytest.mark.long
 def test_all_tasks_read_the_snapshot_of_a_planner_that_has_ended(database):
     fill(database)
     given = database.options(table="orders", numPartitions="4")
@@ -449,6 +451,7 @@ def filtered(database):
     return database
 
 
+@pytest.mark.long
 def test_the_server_checks_conditions(filtered):
     for name, (filters, same, count) in FILTERS.items():
         wanted = [row[0] for row in filtered.run(f"SELECT id FROM orders WHERE {same} ORDER BY 1")]
@@ -647,6 +650,7 @@ def infer_and_read(given, database):
     read(reader)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_the_first_line_states_it(database, case):
     wrong, line = CASES[case]

@@ -149,6 +149,7 @@ def command(*words):
     forget()
 
 
+@pytest.mark.long
 def test_the_two_ways_on_that_a_refusal_names_lead_on(bootstrap, topic, checkpoint, tmp_path):
     stream = Writes(checkpoint, bootstrap, topic)
     for epoch in range(4):

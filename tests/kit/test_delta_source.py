@@ -16,6 +16,7 @@ def io_error(text):
     return OSError(errno.EIO, text)
 
 
+@pytest.mark.long_cases("test_a_restart_at_each_point", "test_limits_are_honoured")
 @pytest.mark.core_cases
 class TestDeltaSource(SourceConformance):
     random_sequences = 30

@@ -36,8 +36,10 @@ SEEN = {**OUTSIDE, "krishiv_spark.sinks.iceberg.data_files:_OpenDataFile.close":
 SEEN_UPSERTS = {**SEEN, "pyarrow.parquet.core:ParquetWriter.close": io_error}
 
 
-# An epoch has thousands of calls, and this goes through all of them.
-@pytest.mark.long_cases("test_an_unknown_outcome_is_looked_up")
+# An epoch has thousands of calls: the first goes through all of them, the second through many.
+@pytest.mark.long_cases(
+    "test_an_unknown_outcome_is_looked_up", "test_a_stale_driver_cannot_publish"
+)
 @pytest.mark.core_cases
 class TestIcebergSink(SinkConformance):
     def sink(self, folder):
@@ -126,6 +128,7 @@ class TestCopyOnWriteUpserts(TestMergeOnReadUpserts):
     way = "copy-on-write"
 
 
+@pytest.mark.long
 @pytest.mark.variant  # the same deletes, after a comparison with the rows of the table
 class TestOrderedUpserts(TestMergeOnReadUpserts):
     """The order of rows is compared with that of the table's rows."""
@@ -148,6 +151,7 @@ class TestCompactingUpserts(TestMergeOnReadUpserts):
     more = {"compact": "auto"}  # noqa: RUF012
 
 
+@pytest.mark.long
 @pytest.mark.variant
 @pytest.mark.usefixtures("_compact_often")
 class TestCompactingAppends(TestIcebergSink):
@@ -164,6 +168,7 @@ class TestMirror(MirrorSuite):
         return replace(super().sink(folder), outside=SEEN_UPSERTS)
 
 
+@pytest.mark.long
 @pytest.mark.variant
 class TestCopyOnWriteMirror(TestMirror):
     """The same, where files with replaced rows are written again."""
@@ -177,6 +182,7 @@ class TestHistory(HistorySuite):
         return replace(super().sink(folder), outside=SEEN_UPSERTS)
 
 
+@pytest.mark.long
 @pytest.mark.variant
 @pytest.mark.usefixtures("_compact_often")
 class TestCompactingHistory(TestHistory):

@@ -45,6 +45,7 @@ class KafkaSink:
         return into_topic(self.cluster.bootstrap, self.look, self.onlooker.waiting)
 
 
+@pytest.mark.long_cases("test_an_unknown_outcome_is_looked_up")  # tried at every call
 @pytest.mark.core_cases
 class TestKafkaSink(KafkaSink, SinkConformance):
     random_sequences = 20

@@ -61,6 +61,7 @@ BUGS = {
 }
 
 
+@pytest.mark.long  # a life of the table for each
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_of_the_mirror_is_found(bug, tmp_path, monkeypatch):
     monkeypatch.setattr(*BUGS[bug])

@@ -373,7 +373,17 @@ def test_a_thousand_random_sequences(twin, tmp_path):
         play_at_random(play, play.new()[0], 1000)
 
 
-@parameters(FOUND, MISSED)
+SLOW = {
+    "BelievesNames",
+    "CommitsUnseen",
+    "OverwritesMarksToo",
+    "PublishesTaskByTask",
+    "TakesAnErrorOfCommitForNo",
+}
+"""Bugs that take a second or more of processor time to find."""
+
+
+@parameters(FOUND, MISSED, SLOW)
 def test_a_planted_bug_is_found(bug, case, rule, tmp_path, pytestconfig):
     suite = Suite()
     suite.planted = BUGS[bug]

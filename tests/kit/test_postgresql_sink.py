@@ -20,6 +20,8 @@ from krishiv_spark.testing.processes.write_roles import in_foreach_batch
     "test_a_rolled_back_checkpoint_is_refused",
     "test_death_while_recovering",
     "test_lost_attempts_are_swept",
+    "test_nothing_stays_staged",
+    "test_values_are_kept",
 )
 @pytest.mark.core_cases
 class TestPostgresqlSink(SinkConformance):

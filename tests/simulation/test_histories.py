@@ -41,6 +41,7 @@ def test_no_row_is_lost_or_repeated_in_5_million_steps(sink):
     assert found.failure is None, str(found.failure)
 
 
+@pytest.mark.long
 def test_a_seed_tells_the_same_story_in_every_process():
     """Sets have an order of their own in each."""
     command = [sys.executable, "-m", "simulation", "--sink", "kafka", "--tell", "--seed", "7"]
@@ -51,6 +52,7 @@ def test_a_seed_tells_the_same_story_in_every_process():
     assert "EndTxn" in told.decode()
 
 
+@pytest.mark.long
 def test_a_history_that_fails_is_made_short_and_says_how_to_see_it_again():
     rule = MUTATIONS["held"]
     with rule.switched_off():
@@ -68,6 +70,7 @@ def _rules() -> list[object]:
     return [pytest.param(k, marks=[rare] if m.within > QUICK else []) for k, m in MUTATIONS.items()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", _rules())
 def test_code_without_one_of_its_rules_fails_soon(name):
     rule = MUTATIONS[name]

@@ -22,6 +22,7 @@ def trace_without(name):
     return rule.check(on=False).steps
 
 
+@pytest.mark.long
 def test_a_store_that_passes_over_exclusive_deceives_the_code_as_it_does_the_model():
     steps = trace_without("exclusive")
     assert deceived(steps, knows_exclusive=False) == {1}

@@ -71,7 +71,6 @@ def copy(spark, two_topics, tmp_path):
     return Copy(spark, two_topics, tmp_path)
 
 
-@pytest.mark.core
 def test_bad_records_and_broken_rules_are_dead_letters(copy):
     copy.rules = {"small": "id < 18", "odd": "id % 2 = 1 OR id < 9"}
     copy.options["maxBadRecords"] = "50%"

@@ -74,7 +74,6 @@ def test_every_type_of_spark(spark, tmp_path):
     assert found == wanted
 
 
-@pytest.mark.core
 def test_a_stream_says_how_far_it_is(spark, tmp_path, checkpoint):
     source = tmp_path / "in"
     for number in range(3):

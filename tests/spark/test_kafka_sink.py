@@ -178,7 +178,6 @@ def until(condition) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.core
 def test_at_least_once(spark, cluster, onlooker, topic, checkpoint, tmp_path):
     plain = {"topic": topic, "delivery": "at-least-once"}
     stream(cluster, numbers(spark, tmp_path).selectExpr(*NUMBERS), checkpoint, **plain)

@@ -550,7 +550,6 @@ def shown(offset: str) -> dict:
 TIMED = {"eventTime": "timestamp", "watermarkDelay": "1 minute"}
 
 
-@pytest.mark.core
 def test_the_watermark_is_that_of_the_slowest_partition(spark, kafka, checkpoint):
     topic = kafka.topic(2)
     for minute in (5, 3, 4):

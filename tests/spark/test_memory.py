@@ -101,7 +101,6 @@ def test_a_replayed_epoch_is_not_seen_twice(spark, name, source, checkpoint, tmp
     assert shown(f"{name}-out") == [1, 2]
 
 
-@pytest.mark.core
 def test_complete_mode_shows_the_newest_result(spark, name, source, checkpoint) -> None:
     rows = spark.readStream.format("krishiv-memory").load(name)
     counts = rows.groupBy((col("id") % 2).alias("odd")).agg(count("*").alias("n"))

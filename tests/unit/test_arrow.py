@@ -347,6 +347,7 @@ MISFITS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("column", "kind"), MISFITS, ids=[f"{c.type}-{k}" for c, k in MISFITS])
 @pytest.mark.parametrize("path", ["c", "c.f", "c.element", "c.value", "c.key", "c.element.f"])
 def test_what_may_lose_a_value_is_refused_by_name_at_any_depth(column, kind, path):

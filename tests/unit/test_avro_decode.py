@@ -37,6 +37,7 @@ def decode(writer, records, reader=None):
     return decoded
 
 
+@pytest.mark.long
 @given(st.data())
 def test_values_are_those_that_were_written(data):
     schema = data.draw(schemas())

@@ -369,6 +369,7 @@ print("done")
 """
 
 
+@pytest.mark.long
 def test_the_kernel_without_numba_writes_the_same():
     run = subprocess.run(
         [sys.executable, "-c", WITHOUT_NUMBA.format(path=[str(Path(__file__).parent), *sys.path])],

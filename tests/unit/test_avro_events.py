@@ -146,6 +146,7 @@ EACH_FORM = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "avro", "given", "wanted"), EACH_FORM, ids=shorten)
 def test_each_form_of_a_value_becomes_the_value_of_its_column(registry, kind, avro, given, wanted):
     assert value_of(registry, kind, avro, given) == wanted

@@ -86,6 +86,7 @@ POISON = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", POISON)
 def test_a_bad_record_is_a_dead_letter_with_its_bytes_and_position(tmp_path, kind):
     value, reason = POISON[kind]

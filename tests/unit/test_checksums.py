@@ -55,6 +55,7 @@ def _listed(value):
     return list(value) if isinstance(value, type({}.items())) else value
 
 
+@pytest.mark.long
 @given(ROWS, st.randoms(use_true_random=False), st.integers(0, 8))
 def test_neither_order_nor_batches_matter(rows, random, cut):
     whole = of(rows)

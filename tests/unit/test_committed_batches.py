@@ -174,6 +174,7 @@ def test_a_result_in_memory_that_was_cleared_goes_on_with_a_warning(tmp_path, mo
     assert caplog.text.count("was emptied or replaced by a new one") == 1
 
 
+@pytest.mark.long
 def test_batches_that_are_left_out_on_purpose_or_have_no_rows_are_no_gap(place):
     for number in (1, 2, 5):
         place.batch(number)
@@ -183,6 +184,7 @@ def test_batches_that_are_left_out_on_purpose_or_have_no_rows_are_no_gap(place):
     place.assert_holds(1, 2, 5, 9)
 
 
+@pytest.mark.long
 def test_a_batch_that_is_repeated_is_written_again_where_only_it_is_missing(place):
     place.batch(0)
     place.batch(1)
@@ -194,6 +196,7 @@ def test_a_batch_that_is_repeated_is_written_again_where_only_it_is_missing(plac
     place.assert_holds(0, 1, 2)
 
 
+@pytest.mark.long
 def test_a_repeated_batch_is_refused_where_an_earlier_one_is_missing_too(place):
     place.batch(0)
     place.save("older")
@@ -205,6 +208,7 @@ def test_a_repeated_batch_is_refused_where_an_earlier_one_is_missing_too(place):
         place.batch(2)
 
 
+@pytest.mark.long
 def test_a_batch_whose_record_was_not_stored_before_the_driver_died_is_recorded_when_it_comes_again(
     place,
 ):
@@ -231,6 +235,7 @@ def test_one_name_may_write_into_one_table_for_each_day(table):
     assert len(table.records()) == 2
 
 
+@pytest.mark.long
 def test_tables_and_checkpoints_without_a_record_go_on(place):
     for number in range(2):
         place.batch(number)
@@ -242,6 +247,7 @@ def test_tables_and_checkpoints_without_a_record_go_on(place):
     place.assert_holds(0, 1, 5)
 
 
+@pytest.mark.long
 def test_a_record_of_a_checkpoint_that_was_moved_is_known(place):
     place.batch(0)
     place.save("older")
@@ -350,6 +356,7 @@ def test_records_that_a_restored_checkpoint_has_left_refuse_no_later_batch(table
     table.assert_holds(0, 1, 2, 5, 6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sink", [InParquet, InIceberg])
 def test_a_target_that_each_batch_overwrites_need_not_have_those_before(
     sink, tmp_path, monkeypatch

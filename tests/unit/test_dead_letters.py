@@ -344,6 +344,7 @@ def rows_of(place, name):
     return column_of(place / "rows", "id")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_logged", [True, False])
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("name", ["krishiv-parquet", "krishiv-iceberg"])
@@ -423,6 +424,7 @@ def run_batch(place, name, number, first, *, letters, **more):
     run_job(source, options, numbers, schema=schema, row=to_row)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("gains", [True, False])
 @pytest.mark.parametrize("name", ["krishiv-parquet", "krishiv-iceberg"])

@@ -128,6 +128,7 @@ EACH_FORM = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "given", "rules", "wanted"), EACH_FORM, ids=str)
 def test_each_form_of_a_value_becomes_the_value_of_its_column(kind, given, rules, wanted):
     assert value_of(kind, given, **rules) == wanted

@@ -256,6 +256,7 @@ def test_a_column_of_the_table_with_one_of_the_names_is_refused(folder):
         reader(folder).infer_schema()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "streaming", "text"),
     [

@@ -225,6 +225,7 @@ def test_a_discard_keeps_files_that_a_version_has_named(folder):
     assert DeltaTable(str(folder), version=1).to_pyarrow_table().num_rows == 10
 
 
+@pytest.mark.long
 def test_a_discard_keeps_files_whose_paths_are_encoded_in_the_log(folder):
     life = DeltaLife(folder, partitionBy="text")
     rows = pa.table({"id": [1], "text": ["a/b=c d%é"]})
@@ -383,6 +384,7 @@ def test_statistics_have_valid_bounds(folder):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "values",
     [
@@ -437,6 +439,7 @@ def test_statistics_follow_the_properties_of_the_table(folder):
 CONSTRAINT = {"delta.constraints.c": "id > 0"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "fields", "text"),
     [
@@ -480,6 +483,7 @@ def test_a_table_that_is_append_only_is_not_replaced(folder):
     assert ids(folder) == [0, 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "text"),
     [

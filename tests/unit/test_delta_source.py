@@ -83,6 +83,7 @@ def test_a_batch_travels_in_time(folder):
         read(folder, versionAsOf="9")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [UNLIMITED, Limit(files=1), Limit(rows=1), Limit(bytes=1)])
 def test_a_stream_reads_each_row_once(folder, limit):
     life = DeltaLife(folder)
@@ -97,6 +98,7 @@ def test_a_stream_reads_each_row_once(folder, limit):
     assert follow(reader(folder), end) == ([], end)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("start", "wanted"), [("0", [0, 1, 2]), ("2", [1, 2]), ("3", [2]), ("4", []), ("latest", [])]
 )
@@ -221,6 +223,7 @@ def files_of(tasks):
     return sum(len(task) for task in tasks)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("condition", "wanted"),
     [
@@ -280,6 +283,7 @@ def test_features_that_cannot_be_read_are_refused(folder, protocol, text):
             one.latest(one.initial(), UNLIMITED)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "text"),
     [

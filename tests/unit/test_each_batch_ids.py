@@ -79,6 +79,7 @@ def test_a_checkpoint_that_was_removed_and_made_again_is_another_query(tmp_path)
         shutil.rmtree(place)
 
 
+@pytest.mark.long
 def test_a_store_that_does_not_answer_is_asked_once_and_not_for_each_batch(caplog):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

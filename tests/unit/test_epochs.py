@@ -447,12 +447,14 @@ def test_each_epoch_is_once_wherever_one_driver_stops_for_another(driver, stride
         run_interleaved([0] * stop + [1] * resume + [0] * 99, 2, (2, 3), driver)
 
 
+@pytest.mark.long
 @settings(max_examples=150)
 @given(st.lists(st.integers(0, 2), max_size=120), st.sampled_from([2, 3, 4, NEVER]))
 def test_each_epoch_is_once_however_three_drivers_take_turns(schedule, fold_every):
     run_interleaved(schedule, fold_every, (2, 2, 2))
 
 
+@pytest.mark.long
 @settings(max_examples=150)
 @given(st.lists(st.integers(0, 2), max_size=120), st.sampled_from([2, 3, 4, NEVER]))
 def test_each_epoch_is_once_however_planners_and_committers_take_turns(schedule, fold_every):
@@ -548,6 +550,7 @@ def test_drivers_agree_with_a_model_in_memory(fold_every):
     run(lambda: Drivers(ModelJournal, fold_every), 60)
 
 
+@pytest.mark.long
 def test_drivers_agree_with_a_model_in_an_object_store():
     buckets = itertools.count()
     run(lambda: Drivers(lambda: open_journal(f"memory://drivers-{next(buckets)}/log"), 3), 25)
@@ -587,6 +590,7 @@ def test_a_listing_beside_a_fold_is_repeated(torn):
     assert journal.torn == 0
 
 
+@pytest.mark.long
 def test_processes_racing_on_a_disk_publish_each_epoch_once(tmp_path):
     published = [*itertools.chain(*race("epochs", tmp_path, processes=3, count=40))]
     state = EpochLog(open_journal(tmp_path / "log")).state()
@@ -1091,6 +1095,7 @@ def test_a_storage_that_overwrites_is_refused_before_the_first_entry(wait):
     assert journal.names == {}
 
 
+@pytest.mark.long
 def test_an_object_store_that_passes_over_put_if_absent_is_refused(lying_s3):
     with pytest.raises(LogError, match=r"s3://.* does not create exclusively"):
         EpochLog(open_journal(lying_s3)).begin()

@@ -129,6 +129,7 @@ CLIENTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_an_error_of_a_client_shows_no_secret(client, way, tmp_path, caplog):
@@ -163,6 +164,7 @@ def test_an_error_of_postgresql_shows_no_secret(way, tmp_path):
     assert shown_by(caught.value) == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["refused", "reset", "no TLS", "401 that repeats"])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 def test_an_error_of_kafka_shows_no_secret(way, mechanism, tmp_path):
@@ -291,6 +293,7 @@ def token_server():
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("login", LOGINS)
 def test_a_broker_that_repeats_a_login_shows_no_secret_of_it(
     login, token_server, tmp_path, monkeypatch, caplog
@@ -356,6 +359,7 @@ REGISTRY_LOGINS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["refused", "reset", "401 that repeats", "500 that repeats"])
 @pytest.mark.parametrize("login", REGISTRY_LOGINS)
 def test_an_error_of_a_schema_registry_shows_no_secret(login, way, tmp_path, caplog):

@@ -42,6 +42,7 @@ def test_an_epoch_that_replaces_a_table_replaces_it_whoever_finishes_it(tmp_path
     assert (count(tmp_path / "a"), ids_in(tmp_path)) == (20, list(range(5, 25)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("without", [(), ("mode", "keyColumns")])
 def test_changes_of_rows_are_made_whoever_finishes_their_epoch(tmp_path, monkeypatch, without):
     fan = Fan(tmp_path, **into_iceberg(tmp_path, mode="upsert", keyColumns="id"))

@@ -124,6 +124,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("victim")
 @pytest.mark.parametrize("staged", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_forged_intent_of_a_job_is_left_alone_by_the_next_writer(table, staged, caplog):
@@ -305,6 +306,7 @@ def planted(folder, entries, staged):
 REAL = "batch-REAL"
 
 
+@pytest.mark.long
 @settings(max_examples=80, suppress_health_check=[*HealthCheck])
 @given(data=st.data())
 def test_no_mutation_of_an_entry_makes_a_planner_touch_a_file_outside(data, real, tmp_path_factory):

@@ -260,6 +260,7 @@ def test_a_damaged_mark_is_an_error_that_names_it(s3, text):
         table.log_of("q").is_finished(1)
 
 
+@pytest.mark.long
 def test_a_batch_job_in_a_bucket_may_keep_its_log_elsewhere(s3, tmp_path):
     options = {"path": f"{s3}/table", "partitionBy": "day", "epochLog": str(tmp_path / "logs")}
     Job(ParquetWriter, options).epoch(0, rows(0, 10))

@@ -75,6 +75,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 def test_a_bomb_is_refused_before_it_takes_time_or_memory(write, bomb):
     begun = time.process_time()
@@ -83,6 +84,7 @@ def test_a_bomb_is_refused_before_it_takes_time_or_memory(write, bomb):
     assert time.process_time() - begun < 10
 
 
+@pytest.mark.long
 def test_a_bomb_ends_the_command_as_any_mistake_does(write):
     done = validate(write(levels("[x,x,x,x,x,x,x,x,x,x]", "[{}]", 9)))
     assert (done.returncode, done.stdout) == (2, "")
@@ -101,6 +103,7 @@ DEEP = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
 def test_deep_values_are_a_mistake_with_its_place(write, text):
     (line,) = [one for one in refused(write(text)) if "levels deep" in one]
@@ -374,6 +377,7 @@ print(json.dumps({**seen, "code": code, "modules": {
 """
 
 
+@pytest.mark.long
 def test_validate_opens_nothing_but_the_files_it_is_given_and_runs_nothing(tmp_path):
     folder, cwd = tmp_path / "job", tmp_path / "cwd"
     folder.mkdir()
@@ -423,6 +427,7 @@ def test_yaml_is_the_library_s(write):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text", ["${a:-" * 200_000, "${env:" * 170_000], ids=["variables", "references"]
 )

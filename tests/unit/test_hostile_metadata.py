@@ -104,6 +104,7 @@ def test_snapshots_that_are_their_own_ancestors_end_nothing(warehouse):
     assert numbers(warehouse) == [1, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("version", "key"),
     [
@@ -157,6 +158,7 @@ def test_a_file_size_that_no_file_can_have_is_refused_before_a_task_writes(wareh
     assert numbers(warehouse) == [1, 1, 2, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("key", "text"),
     [
@@ -238,6 +240,7 @@ def test_rows_of_any_number_make_a_bounded_number_of_comparisons():
     assert len(parts) == 10_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [0, -5, 1, 2**31])
 def test_rows_are_read_whatever_size_the_metadata_gives_their_file(warehouse, size):
     def change(file):
@@ -409,6 +412,7 @@ def test_a_length_beyond_the_end_reads_no_memory_of_the_process(tmp_path, monkey
             entries_of(str(path), BoundedAvroFile, monkeypatch)
 
 
+@pytest.mark.long
 def test_a_manifest_that_ends_too_early_is_an_error_and_loses_no_file(tmp_path, monkeypatch):
     path = Path(written(tmp_path / "m.avro"))
     text = path.read_bytes()
@@ -464,6 +468,7 @@ def test_what_a_manifest_can_not_honestly_have_is_refused(tmp_path, name):
         list(file)
 
 
+@pytest.mark.long
 def test_a_manifest_whose_blocks_are_small_and_many_takes_no_memory(tmp_path):
     """Each block is small; together they would be 4 GB."""
     import zlib

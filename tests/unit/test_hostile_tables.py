@@ -104,6 +104,7 @@ def warehouse(tmp_path):
 # --- code
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 def test_no_code_that_a_table_names_runs(warehouse, canary, caplog, use):
     set_properties(warehouse, CODE)
@@ -664,6 +665,7 @@ def route(folder):
 # --- metadata that contradicts itself
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["refs", "current-snapshot-id"])
 def test_a_main_branch_that_is_not_at_the_current_snapshot_is_refused(warehouse, name):
     """Commits would fail with an error of PyIceberg that names neither table nor reason."""

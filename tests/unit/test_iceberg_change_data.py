@@ -59,6 +59,7 @@ def test_the_mirror_equals_the_database_after_each_epoch(tmp_path, mode, seed):
         assert mirror.rows() == sorted(database.rows.values(), key=lambda row: row["id"])
 
 
+@pytest.mark.long
 @MODES
 @SEEDS
 def test_a_changed_key_takes_the_kept_values_along(tmp_path, mode, seed):
@@ -78,6 +79,7 @@ def test_a_changed_key_takes_the_kept_values_along(tmp_path, mode, seed):
             assert mirror.rows() == sorted(database.rows.values(), key=lambda row: row["id"])
 
 
+@pytest.mark.long
 @MODES
 @SEEDS
 def test_repeated_events_end_in_the_same_rows(tmp_path, mode, seed):
@@ -109,6 +111,7 @@ def update(key, **row):
     )
 
 
+@pytest.mark.long
 def test_a_value_is_kept_that_another_writer_changes_before_the_commit(tmp_path, monkeypatch):
     mirror = Mirror(tmp_path)
     mirror.apply([insert(1, text="old"), insert(2, text="two")])
@@ -207,6 +210,7 @@ def test_a_repeated_insert_whose_row_has_been_deleted_since_changes_nothing(tmp_
     assert mirror.rows() == []
 
 
+@pytest.mark.long
 @MODES
 @SEEDS
 def test_a_changed_key_takes_the_kept_values_along_if_each_event_is_an_epoch(tmp_path, mode, seed):
@@ -242,6 +246,7 @@ def test_a_new_key_after_epochs_of_others_takes_the_kept_values_along(tmp_path):
     assert {row["id"]: row["text"] for row in mirror.rows()} == {2: "one", 4: "four", 5: "five"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("apart", [False, True])
 def test_repeated_events_between_a_delete_and_its_insert_keep_the_values(tmp_path, apart):
     """The repeated events end with a delete, too: the insert needs the first one's row."""
@@ -443,6 +448,7 @@ def test_the_later_position_wins_if_a_key_is_in_two_partitions(tmp_path):
     assert mirror.rows() == [{"id": 1, "n": 2, "text": "new"}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_events_of_another_server_are_the_newest_although_their_positions_are_lower(tmp_path, size):
     """Wherever epochs end: also a delete, and a value that an event leaves out."""
@@ -521,6 +527,7 @@ def test_rows_that_are_no_records_are_refused(tmp_path):
         mirror.epoch(0, pa.table({"key": pa.array([b"{}"]), "value": [1]}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("truncate", ["fail", "ignore", "apply"])
 @pytest.mark.parametrize("row", [{"id": None, "__deleted": "true"}, {"n": 1, "__op": "d"}])
 def test_a_delete_without_a_key_is_bad_and_deletes_nothing(tmp_path, row, truncate):

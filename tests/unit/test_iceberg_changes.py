@@ -117,6 +117,7 @@ def test_upserts_are_read_as_what_they_change(folder, mode):
     assert Changes(folder, keyColumns="id").drain() == [first, gone + new, last]
 
 
+@pytest.mark.long
 @in_both_modes
 def test_a_batch_has_the_net_changes_of_its_snapshots(folder, mode):
     upsert = Life(folder, upsertMode=mode)
@@ -309,6 +310,7 @@ def test_the_schema_may_change_between_snapshots(folder):
     ]
 
 
+@pytest.mark.long
 @in_both_modes
 @pytest.mark.parametrize("transform", [IdentityTransform(), BucketTransform(3)], ids=str)
 def test_partitioned_tables(folder, transform, mode):
@@ -445,6 +447,7 @@ class _Played:
         return Counter(tuples(table_in(self.folder).scan(snapshot_id=snapshot).to_arrow()))
 
 
+@pytest.mark.long
 @in_both_modes
 @pytest.mark.parametrize("limit", [ONE, Limit(rows=5), UNLIMITED], ids=["one", "some", "all"])
 @pytest.mark.parametrize("share_rows", SHARES)
@@ -487,6 +490,7 @@ def test_a_change_is_never_larger_than_the_difference(tmp_path_factory):
     play()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share_rows", SHARES)
 @pytest.mark.parametrize("keys", ["", "id"])
 @pytest.mark.parametrize("limit", [ONE, UNLIMITED], ids=["one", "all"])

@@ -185,6 +185,7 @@ def java_loads(folder) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "clocks", [(0, DAY_S, 0, 0), (0, 0, -DAY_S, 0), (0, DAY_S, DAY_S, 0)], ids=str
 )

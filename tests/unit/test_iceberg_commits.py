@@ -37,6 +37,7 @@ def header(table, path):
         return dict(file.header.meta)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_what_is_remembered_is_what_was_written(tmp_path, version):
     given = {"tableProperty.format-version": version, "partitionBy": "bucket(2, id)"}
@@ -223,6 +224,7 @@ def assert_only_listed_manifests(folder):
     assert there == {path.removeprefix("file://") for path in listed}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mode",
     [
@@ -280,6 +282,7 @@ def assert_numbered_as_committed(table):
                 assert entry.sequence_number == snapshot.sequence_number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("branch", ["other", "main"])
 def test_a_compaction_after_a_lost_race_writes_only_its_list(tmp_path, monkeypatch, branch):
     life = IcebergLife(tmp_path, mode="upsert", keyColumns="id", upsertMode="merge-on-read")

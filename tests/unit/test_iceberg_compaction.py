@@ -110,6 +110,7 @@ def upserts(tmp_path, request):
     return Upserts(tmp_path, **request.param)
 
 
+@pytest.mark.long
 def test_rows_stay_the_same_in_few_files_without_deletes(upserts):
     upserts.run(epochs=20)
     done = upserts.compact()
@@ -124,6 +125,7 @@ def test_rows_stay_the_same_in_few_files_without_deletes(upserts):
     upserts.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
 def test_nothing_is_cached_of_files_that_a_commit_has_removed(tmp_path, monkeypatch, mode):
     """Otherwise the driver's memory grows with each epoch until the caches are full."""
@@ -166,6 +168,7 @@ def test_a_row_that_is_deleted_meanwhile_stays_deleted(upserts, monkeypatch):
     assert upserts.unnamed() == set()
 
 
+@pytest.mark.long
 def test_an_append_meanwhile_costs_another_attempt_only(upserts, monkeypatch):
     upserts.run(epochs=6)
     groups = upserts.groups()
@@ -181,6 +184,7 @@ def test_an_append_meanwhile_costs_another_attempt_only(upserts, monkeypatch):
     assert upserts.unnamed() == set()
 
 
+@pytest.mark.long
 def test_deletes_that_were_merged_meanwhile_are_the_same_deletes(tmp_path, monkeypatch):
     """Seven delete files become one with the eighth; rows of the compacted files are the same."""
     upserts = Upserts(tmp_path)
@@ -226,6 +230,7 @@ def test_files_without_a_remaining_row_are_removed(tmp_path):
     assert table_of(upserts.warehouse).scan().to_arrow().num_rows == 0
 
 
+@pytest.mark.long
 def test_a_file_with_other_rows_than_its_metadata_says_changes_nothing(upserts):
     upserts.run(epochs=4)
     head = table_of(upserts.warehouse).current_snapshot().snapshot_id
@@ -237,6 +242,7 @@ def test_a_file_with_other_rows_than_its_metadata_says_changes_nothing(upserts):
     assert upserts.unnamed() == set()
 
 
+@pytest.mark.long
 def test_a_lost_answer_is_looked_up(upserts, monkeypatch):
     upserts.run(epochs=4)
 
@@ -249,6 +255,7 @@ def test_a_lost_answer_is_looked_up(upserts, monkeypatch):
     upserts.check()
 
 
+@pytest.mark.long
 def test_an_unknown_outcome_is_named_and_loses_nothing(upserts, monkeypatch):
     upserts.run(epochs=4)
 
@@ -263,6 +270,7 @@ def test_an_unknown_outcome_is_named_and_loses_nothing(upserts, monkeypatch):
     assert upserts.unnamed() != set()  # the commit may still arrive: vacuum removes them later
 
 
+@pytest.mark.long
 def test_a_commit_that_was_sent_twice_is_looked_up(upserts, monkeypatch):
     """The second request conflicts with the first, which was accepted."""
     upserts.run(epochs=4)
@@ -300,6 +308,7 @@ def test_other_partitions_meanwhile_leave_the_files_as_they_are(tmp_path, monkey
     assert upserts.unnamed() == set()
 
 
+@pytest.mark.long
 def test_a_column_that_comes_back_meanwhile_keeps_its_values(tmp_path, monkeypatch):
     """It was dropped when the files were rewritten, and the drop is undone before the commit."""
     upserts = Upserts(tmp_path)
@@ -318,6 +327,7 @@ def test_a_column_that_comes_back_meanwhile_keeps_its_values(tmp_path, monkeypat
     upserts.check()
 
 
+@pytest.mark.long
 def test_new_files_that_a_vacuum_removed_are_not_committed(upserts, monkeypatch):
     upserts.run(epochs=4)
     real = compaction.check_version
@@ -334,6 +344,7 @@ def test_new_files_that_a_vacuum_removed_are_not_committed(upserts, monkeypatch)
     upserts.check()
 
 
+@pytest.mark.long
 def test_a_refusal_is_certain_and_ends_the_attempts_of_a_stream(upserts, monkeypatch):
     upserts.run(epochs=4)
 
@@ -359,6 +370,7 @@ def test_files_that_are_gone_cost_their_group_and_not_the_command(tmp_path):
     ]
 
 
+@pytest.mark.long
 def test_an_interrupt_while_the_commit_is_sent_removes_no_file_of_the_table(upserts, monkeypatch):
     upserts.run(epochs=4)
 
@@ -383,6 +395,7 @@ def test_a_table_that_was_upgraded_meanwhile_is_left_as_it_is(tmp_path):
     assert upserts.unnamed() == set()
 
 
+@pytest.mark.long
 def test_other_commits_that_are_always_faster_end_it(upserts, monkeypatch):
     upserts.run(epochs=4)
     groups = upserts.groups()
@@ -469,6 +482,7 @@ def test_a_catalog_that_is_closed_keeps_no_lock(tmp_path):
     del connection
 
 
+@pytest.mark.long
 def test_a_catalog_that_was_forgotten_and_used_again_keeps_no_lock(tmp_path):
     """A table that was loaded before a failure commits through the catalog of that time."""
     upserts = Upserts(tmp_path)
@@ -517,6 +531,7 @@ def drop_partition_column(life, column):
         update.delete_column(column)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["1", "2"])
 @pytest.mark.parametrize("partition", ["text", "bucket(2, text)"])
 def test_a_partition_whose_column_was_dropped_is_written_and_compacted(
@@ -597,6 +612,7 @@ def test_a_file_is_listed_with_the_partition_spec_that_it_was_written_for(tmp_pa
 # --- the command
 
 
+@pytest.mark.long
 def test_the_command_compacts_and_says_what_it_did(upserts):
     upserts.run(epochs=6)
     command = Command("iceberg", "compact", TABLE, "--warehouse", upserts.warehouse)
@@ -606,6 +622,7 @@ def test_the_command_compacts_and_says_what_it_did(upserts):
     upserts.check()
 
 
+@pytest.mark.long
 def test_a_terminal_shows_the_progress(upserts):
     upserts.run(epochs=6)
     words = ("iceberg", "compact", TABLE, "--warehouse", str(upserts.warehouse))

@@ -200,6 +200,7 @@ def test_vacuum_knows_a_catalog_whose_row_was_set_back(wh):
     assert vacuum(wh)[0] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kept", ["all", "2"])
 def test_what_refused_commits_leave_is_no_other_line(wh, kept):
     life = IcebergLife(wh, keepMetadataFiles=kept)
@@ -221,6 +222,7 @@ def test_what_refused_commits_leave_is_no_other_line(wh, kept):
     assert ids(wh) == list(range(60))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["vacuum", "keepMetadataFiles"])
 def test_former_versions_without_their_neighbours_are_no_other_line(tmp_path, how):
     """A vacuum ended early, or a table began to delete old metadata files."""
@@ -314,6 +316,7 @@ def test_a_warehouse_that_was_moved_names_the_way_on(wh):
         read(new)
 
 
+@pytest.mark.long
 def test_a_metadata_file_that_was_removed_is_named(wh):
     missing = Path(table_of(wh).metadata_location)
     missing.unlink()

@@ -27,6 +27,7 @@ def table(tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("option", "text", "said"),
     [
@@ -89,6 +90,7 @@ def test_properties_that_differ_are_told_of_once(table, caplog):
 CODEC = "write.metadata.compression-codec"
 
 
+@pytest.mark.long
 def test_metadata_files_are_compressed_as_the_table_wants(tmp_path):
     """The property decides about each file, also if another program changes it."""
     life = IcebergLife(tmp_path, **{f"tableProperty.{CODEC}": "gzip"})

@@ -72,6 +72,7 @@ def with_default(number, name, kind, default):
 # --- defaults of format version 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", DEFAULTS)
 def test_a_default_is_compared_as_values_of_files_are(tmp_path, kind):
     default, literal = DEFAULTS[kind]
@@ -207,6 +208,7 @@ def _nested(kind):
     }[kind]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["list", "map", "struct"])
 @pytest.mark.parametrize("added", [UUIDType(), FixedType(3), StringType()])
 def test_a_field_that_came_later_is_read_of_batches_that_have_only_nulls(tmp_path, kind, added):
@@ -299,6 +301,7 @@ DAYS = [dt.date(1, 1, 1), dt.date(2024, 2, 29), dt.date(9999, 12, 31)]
 AT = [dt.datetime.fromisoformat(f"{day}T23:59:59.999999") for day in DAYS]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("partition", ["year(c)", "month(c)", "day(c)"])
 @pytest.mark.parametrize(
     ("text", "expected"),

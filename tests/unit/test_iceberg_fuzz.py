@@ -15,6 +15,7 @@ def check(count, wrong):
     assert not wrong, "\n\n".join(map(str, wrong[:10]))
 
 
+@pytest.mark.long
 def test_changed_metadata_gives_rows_or_an_error_of_ours(tmp_path):
     check(*run(tmp_path, 60, SEED, len(VARIANTS)))
 

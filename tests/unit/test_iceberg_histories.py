@@ -18,6 +18,7 @@ def duck():
         yield opened
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [3, 7])
 def test_readers_agree_with_the_model_after_each_step(tmp_path, duck, seed):
     history = play(tmp_path, seed, duck, None, steps=8)

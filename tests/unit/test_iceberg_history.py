@@ -149,6 +149,7 @@ def test_a_change_that_a_transaction_made_before_the_snapshot_wins(tmp_path):
     assert intervals(history)[3:] == [(2, 1, 900, 900), (2, 2, 900, None)]
 
 
+@pytest.mark.long
 def test_a_repeated_row_of_a_snapshot_opens_no_version_after_such_a_change(tmp_path):
     """The version from the snapshot is in a file that has no current one."""
     history = History(tmp_path, partitionBy="is_current")
@@ -165,6 +166,7 @@ def test_a_repeated_row_of_a_snapshot_opens_no_version_after_such_a_change(tmp_p
     assert intervals(history)[1:] == [(1, 2, 900, 2000), (1, 3, 2000, None)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"partitionBy": "is_current"}])
 def test_a_second_snapshot_opens_versions_of_changed_rows_only(tmp_path, options):
     history = History(tmp_path, **options)
@@ -205,6 +207,7 @@ def test_repeated_changes_do_not_change_the_place_of_a_row_that_is_read_again(tm
     assert intervals(history) == [(1, 1, 110, 120), (1, 2, 120, None)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 9])
 @pytest.mark.parametrize("options", [{}, {"partitionBy": "is_current"}])
 def test_changes_of_another_server_are_new_and_its_repeated_ones_are_not(tmp_path, options, size):
@@ -221,6 +224,7 @@ def test_changes_of_another_server_are_new_and_its_repeated_ones_are_not(tmp_pat
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"partitionBy": "is_current"}])
 def test_a_snapshot_of_another_server_opens_versions_of_rows_that_differ(tmp_path, options):
     history = History(tmp_path, **options)
@@ -233,6 +237,7 @@ def test_a_snapshot_of_another_server_opens_versions_of_rows_that_differ(tmp_pat
     ]
 
 
+@pytest.mark.long
 def test_an_unclear_event_stops_the_query_until_an_option_decides(tmp_path, caplog):
     """It is older than the row, and no version has its position."""
     sent = change("c", 5000, 100, n=1), change("u", 6000, 110, n=2)
@@ -262,6 +267,7 @@ def binlog(op, time, n, file="", pos=0):
     return to_json({"id": 1}), write_event(op, before, after, None, **given)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 9])
 def test_rows_that_a_snapshot_reads_need_no_position(tmp_path, size):
     history = History(tmp_path)
@@ -289,6 +295,7 @@ def test_a_clock_that_goes_back_leaves_intervals_in_order(tmp_path):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"partitionBy": "is_current"}])
 def test_a_changed_key_takes_its_values_along_from_an_earlier_epoch(tmp_path, options):
     """Also if that epoch has changed the row before, and if Debezium repeats the delete."""
@@ -327,6 +334,7 @@ def test_rows_alone_have_the_order_of_the_topic_without_positions(tmp_path):
     assert positions == [f"offset:{0:020}", f"offset:{1:020}/offset:{2:020}"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_rows_alone_whose_deletes_are_only_tombstones_are_deleted(tmp_path, size):
     """Their positions cannot be compared with that of a tombstone, which has an offset only."""
@@ -345,6 +353,7 @@ def test_rows_alone_whose_deletes_are_only_tombstones_are_deleted(tmp_path, size
     assert not any(row["is_current"] for row in history.versions())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_rows_alone_with_a_flag_of_deletes_have_positions(tmp_path, size):
     history = History(tmp_path, tableSchema="id INT, n BIGINT")
@@ -363,6 +372,7 @@ def test_rows_alone_with_a_flag_of_deletes_have_positions(tmp_path, size):
     assert positions == [f"lsn:{1:020}/lsn:{2:020}", f"lsn:{3:020}"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_a_tombstone_after_its_delete_has_no_time(tmp_path, size):
     """Without positions in the log, it is one more delete, at the time of its record."""
@@ -472,6 +482,7 @@ def spans_of(changes):
     return sorted([*found, *((key, n, None) for key, n in current.items())])
 
 
+@pytest.mark.long
 @SEEDS
 def test_late_rows_are_inserted_into_the_past(tmp_path, seed):
     """Upserts arrive later than they should, but not after the next delete of their key."""
@@ -540,6 +551,7 @@ def test_an_epoch_is_finished_from_its_intent_with_the_columns_of_the_history(tm
     assert found == [(1, 1, at(2 * 10**6)), (1, 2, None), (2, 3, at(4 * 10**6))]
 
 
+@pytest.mark.long
 def test_changes_of_a_history_can_be_followed(tmp_path):
     """A reader of changes has the versions after each epoch, also beside compactions."""
     history = RowHistory(tmp_path, path="db.t", compact="auto")

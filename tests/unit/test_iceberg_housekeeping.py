@@ -218,6 +218,7 @@ def test_a_table_whose_files_others_have_too_is_not_expired(tmp_path):
         find_orphans(life.writer(numbered(0)).options, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", [FEW, {"keepSnapshots": "1"}], ids=["table", "option"])
 @pytest.mark.usefixtures("at_once")
 def test_the_history_of_other_branches_and_tags_stay(tmp_path, given):
@@ -245,6 +246,7 @@ class OtherCatalog(SqlCatalog):
     """Knows nothing of ours, as catalogs of other kinds do."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("other", [False, True], ids=["ours", "other"])
 @pytest.mark.usefixtures("at_once")
 def test_names_that_are_given_while_an_epoch_commits_stay(tmp_path, monkeypatch, other):
@@ -385,6 +387,7 @@ class InTurn:
         return map(work, *items)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [False, True])
 def test_a_driver_that_dies_while_it_removes_files_leaves_the_rest_to_vacuum(tmp_path, after):
     rules = {"keepSnapshots": "2"} | CHANGES | properties(**{VERSIONS: 1, MOST: 2})
@@ -469,6 +472,7 @@ def test_offsets_of_a_query_that_is_over_go_with_its_snapshots(tmp_path):
 # --- what failed tasks leave
 
 
+@pytest.mark.long
 def test_only_snapshots_behind_the_plan_are_looked_at_for_staged_files(tmp_path, monkeypatch):
     life, other = IcebergLife(tmp_path), IcebergLife(tmp_path, query="query-2")
     for epoch in range(20):

@@ -149,6 +149,7 @@ def test_an_earlier_attempt_that_an_answer_hid_keeps_its_manifests(tmp_path, mon
     assert ids(tmp_path) == list(range(20))
 
 
+@pytest.mark.long
 def test_a_change_that_fails_after_an_attempt_without_an_answer_is_not_rejected(
     tmp_path, monkeypatch
 ):
@@ -176,6 +177,7 @@ def test_a_change_that_fails_after_an_attempt_without_an_answer_is_not_rejected(
     assert ids(tmp_path) == list(range(20))
 
 
+@pytest.mark.long
 def test_an_answer_about_the_login_is_none_about_expiry(tmp_path, monkeypatch, caplog):
     keeps = {
         "tableProperty.krishiv.history.expire.max-snapshots-to-keep": "2",

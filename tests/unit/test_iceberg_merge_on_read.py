@@ -259,6 +259,7 @@ def test_delete_files_are_merged_so_that_they_stay_few(tmp_path, given):
     assert len(delete_files(tmp_path)) <= 16
 
 
+@pytest.mark.long
 def test_deletes_of_files_that_have_left_the_table_leave_it_too(tmp_path):
     upsert = Merging(tmp_path)
     for epoch in range(12):
@@ -279,6 +280,7 @@ def test_complete_mode_and_overwrites_remove_delete_files(tmp_path):
     assert not delete_files(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transform", [IdentityTransform(), BucketTransform(3)], ids=str)
 def test_a_delete_has_the_partition_spec_of_its_data_file(folder, transform):
     append(folder, fresh(1, 2, 3))
@@ -446,6 +448,7 @@ def unnamed(folder):
 # --- the mode
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", ["merge-on-read", "copy-on-write", None])
 def test_a_new_table_gets_the_mode_as_its_property(tmp_path, given):
     upsert = Merging(tmp_path)
@@ -459,6 +462,7 @@ def test_a_new_table_gets_the_mode_as_its_property(tmp_path, given):
     assert len(delete_files(tmp_path)) == (given != "copy-on-write")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("value", "option", "merges"),
     [
@@ -491,6 +495,7 @@ def test_an_unknown_mode_is_refused_before_any_row(folder):
         upsert.plan(to_changes([(1, "a", "u")]))
 
 
+@pytest.mark.long
 def test_modes_may_follow_each_other(folder):
     upsert = Merging(folder)
     for epoch in range(6):

@@ -67,6 +67,7 @@ def test_an_older_delete_deletes_nothing_and_one_of_the_same_order_does(tmp_path
     assert table.rows()[0] == (1, 5, "a")
 
 
+@pytest.mark.long
 @MODES
 def test_rows_are_compared_with_those_of_a_commit_that_was_faster(tmp_path, mode, monkeypatch):
     table, other = Table(tmp_path, upsertMode=mode), Table(tmp_path, query="query-2")

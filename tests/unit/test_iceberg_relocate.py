@@ -145,6 +145,7 @@ def test_a_warehouse_that_was_moved_by_hand_is_put_right(wh):
     assert relocate(wh, new)[0] == 1  # nothing names the old folder any more
 
 
+@pytest.mark.long
 def test_a_copy_that_was_made_by_hand_and_written_becomes_independent(wh):
     copy = Path(shutil.copytree(wh, wh.parent / "test"))
     IcebergLife(copy, query="other", allowMixedKeys="true", copiedWarehouse="allow").epoch(
@@ -216,6 +217,7 @@ def test_a_change_in_place_that_is_killed_is_completed(wh, step, how):
         assert table_of(new).metadata.table_uuid != table_of(wh).metadata.table_uuid
 
 
+@pytest.mark.long
 def test_an_old_warehouse_that_is_written_after_the_switch_is_relocated_again(wh):
     new = wh.parent / "new"
     arguments = [sys.executable, "-c", KILLED, "switched", str(wh), str(new)]
@@ -226,6 +228,7 @@ def test_an_old_warehouse_that_is_written_after_the_switch_is_relocated_again(wh
     assert_whole(new, wh, expected)
 
 
+@pytest.mark.long
 def test_two_warehouses_that_were_both_written_are_refused(wh):
     new = wh.parent / "new"
     arguments = [sys.executable, "-c", KILLED, "switched", str(wh), str(new)]
@@ -351,6 +354,7 @@ def test_what_cannot_be_relocated_is_named_and_the_old_warehouse_stays(wh):
     assert (code, "is a view of another engine" in said) == (1, True)
 
 
+@pytest.mark.long
 def test_another_relocation_into_the_folder_is_completed_first(wh):
     new = wh.parent / "new"
     arguments = [sys.executable, "-c", KILLED, "switch", str(wh), str(new)]

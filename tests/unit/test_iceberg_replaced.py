@@ -46,6 +46,7 @@ def restore(place, remove=delete):
     shutil.copytree(place.root / "backup", place.folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("remove", [delete, move])
 def test_an_epoch_that_only_the_replaced_catalog_has_is_written_again(place, remove):
     restore(place, remove)
@@ -91,6 +92,7 @@ def catalog_row(folder):
     return int(snapshot["summary"]["total-records"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("look", [1, 2])  # at the start of the transaction, and at its end
 def test_a_path_that_cannot_be_read_for_a_moment_is_not_replaced(place, monkeypatch, look):
     """The commit is rolled back and tried again: the query does not end."""
@@ -115,6 +117,7 @@ def test_a_path_that_cannot_be_read_for_a_moment_is_not_replaced(place, monkeypa
     assert ids(place.folder) == list(range(30))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("remove", [delete, move])
 def test_nothing_is_committed_to_a_catalog_that_is_replaced_during_the_commit(
     place, monkeypatch, remove
@@ -136,6 +139,7 @@ def test_nothing_is_committed_to_a_catalog_that_is_replaced_during_the_commit(
     assert ids(place.folder) == list(range(30))
 
 
+@pytest.mark.long
 def test_the_path_is_compared_once_more_right_before_the_commit(place, monkeypatch):
     """The metadata file of the attempt is written between the two looks."""
     staged = place.life.stage(2, numbered(2))
@@ -154,6 +158,7 @@ def test_the_path_is_compared_once_more_right_before_the_commit(place, monkeypat
     assert (ids(place.folder), catalog_row(place.root / "old")) == (list(range(10)), 20)
 
 
+@pytest.mark.long
 def test_a_second_attempt_is_not_made_in_another_catalog(place, monkeypatch):
     """Another writer is faster, and then the warehouse is replaced."""
     staged = place.life.stage(2, numbered(2))
@@ -171,6 +176,7 @@ def test_a_second_attempt_is_not_made_in_another_catalog(place, monkeypatch):
     assert ids(place.folder) == list(range(10))
 
 
+@pytest.mark.long
 def test_a_warehouse_that_is_made_anew_works_at_the_first_start(place):
     options = IcebergOptions.parse(
         {"path": TABLE, "warehouse": str(place.folder), **place.given}, "krishiv-iceberg"

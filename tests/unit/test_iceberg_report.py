@@ -31,6 +31,7 @@ def command(word, warehouse):
     return Command("iceberg", word, TABLE, "--warehouse", warehouse)
 
 
+@pytest.mark.long
 def test_a_report_counts_what_other_readers_find(warehouse):
     found = json.loads(command("inspect", warehouse).said("--json"))
     table = table_of(warehouse)
@@ -43,6 +44,7 @@ def test_a_report_counts_what_other_readers_find(warehouse):
     assert found["deletes"] == table.inspect.delete_files().num_rows
 
 
+@pytest.mark.long
 def test_its_advice_helps(warehouse):
     before = command("inspect", warehouse).said()
     assert f"'krishiv-spark iceberg compact {TABLE}' would rewrite" in before
@@ -58,6 +60,7 @@ def test_many_snapshots_are_named():
     assert ["keepSnapshots" in line for line in made.advice()] == [True]
 
 
+@pytest.mark.long
 def test_snapshots_name_their_query_and_epoch(warehouse):
     command("compact", warehouse).said()
     lines = command("snapshots", warehouse).said("--most", 3).splitlines()

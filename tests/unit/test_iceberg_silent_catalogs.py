@@ -54,6 +54,7 @@ def glue_at(endpoint):
     return {"type": "glue", "glue.endpoint": endpoint, **keys}
 
 
+@pytest.mark.long
 def test_glue_is_given_up_soon_if_it_never_has_answered(silent, monkeypatch):
     assert glue_catalog._FIRST_CONNECT_S <= glue_catalog._FIRST_READ_S < 10 < glue_catalog._READ_S
     monkeypatch.setattr(glue_catalog, "_FIRST_READ_S", 0.2)

@@ -146,6 +146,7 @@ MISFITS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("output", list(OutputMode))
 @pytest.mark.parametrize(("first", "then", "said"), MISFITS.values(), ids=MISFITS)
 def test_columns_that_staged_files_do_not_have(tmp_path, output, first, then, said):
@@ -259,6 +260,7 @@ class Faulty:
         return commit_table
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("faults", [["refused"] * 3, ["lost answer"], ["refused", "lost answer"]])
 def test_an_unknown_outcome_is_looked_up(tmp_path, monkeypatch, faults):
     life = IcebergLife(tmp_path)
@@ -362,6 +364,7 @@ def test_a_table_is_made_with_partitions_order_place_and_properties(tmp_path):
         assert texts == sorted(texts, reverse=True)
 
 
+@pytest.mark.long
 def test_many_partitions_are_written_with_few_open_files(tmp_path):
     rows = pa.table({"id": range(1000), "part": [n % 200 for n in range(1000)]})
     IcebergLife(tmp_path, partitionBy="part").epoch(0, rows, tasks=2)
@@ -371,6 +374,7 @@ def test_many_partitions_are_written_with_few_open_files(tmp_path):
     assert sorted(table.scan("part = 7").to_arrow()["id"].to_pylist()) == list(range(7, 1000, 200))
 
 
+@pytest.mark.long
 def test_files_are_closed_at_their_target_size(tmp_path):
     life = IcebergLife(tmp_path, targetFileSize="1k")
     rows = pa.table({"id": range(2**21), "text": ["x"] * 2**21})
@@ -679,6 +683,7 @@ def test_an_upsert_leaves_other_rows_as_they_are(tmp_path):
     assert sorted(after) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [pa.int32(), pa.int64()])
 def test_the_lowest_number_is_a_key_as_others_are(tmp_path, kind, both):
     lowest = -(2 ** (kind.bit_width - 1))
@@ -751,6 +756,7 @@ def test_a_replayed_epoch_of_upserts_changes_nothing(tmp_path):
     assert life.plan(changes((0, "x", "u")))[1] == 2
 
 
+@pytest.mark.long
 def test_an_upsert_is_planned_again_when_others_commit(tmp_path, monkeypatch, both):
     life = IcebergLife(tmp_path, **both)
     life.epoch(0, numbered(0))
@@ -832,6 +838,7 @@ def test_a_job_whose_snapshot_may_have_come_and_gone_is_not_repeated(tmp_path, m
     assert ids(tmp_path) == list(range(30))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["job#1", "a?b", "team/orders", "a b%2F", "größe"])
 def test_names_of_batches_do_not_make_two_files_one(tmp_path, name):
     place = {"location": f"file://{tmp_path}/db/rows"}  # as in object stores, it is read as a URL

@@ -89,6 +89,7 @@ def test_a_batch_reads_what_was_appended_between_two_snapshots(folder):
     assert ids(batch(folder, start_snapshot_id=second, end_snapshot_id=second)) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -223,6 +224,7 @@ def unordered(folder):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("moment", "expected"),
     [(1000, [1, 2]), (1500, [1, 2]), (2000, [1]), (2500, [1]), (3000, [1, 2, 3])],
@@ -380,6 +382,7 @@ def mark(folder):
     delete_rows(folder, {paths(folder)[0]: [0]})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "kind", "skips", "then"),
     [
@@ -570,6 +573,7 @@ def test_a_batch_of_many_snapshots_reads_each_manifest_once(folder, opened):
     assert len(opened) == len(set(opened)) == 70
 
 
+@pytest.mark.long
 def test_entries_of_many_manifests_are_in_memory_a_few_at_a_time(folder, monkeypatch):
     for number in range(9):
         append(folder, rows(number))

@@ -360,6 +360,7 @@ def test_deletes_count_only_for_older_files(tmp_path):
     assert batch(tmp_path)["id"].to_pylist() == [3]
 
 
+@pytest.mark.long
 @settings(max_examples=8)
 @given(st.sets(st.integers(0, 99)), st.integers(1, 40), st.integers(100, 3000))
 def test_any_rows_may_be_deleted(tmp_path_factory, gone, rows_per_group, most):
@@ -593,6 +594,7 @@ def test_tasks_are_many_but_not_tiny():
     assert choose_task_bytes(sized(2**40), mib) == mib
 
 
+@pytest.mark.long
 def test_small_files_share_tasks_however_many_they_are():
     files = [TableFile(f"{number}", 2_000, 10) for number in range(100_000)]
     scan = ScanProjection(None, Schema(), 0, None, None)

@@ -72,6 +72,7 @@ def test_a_commit_that_comes_late_is_refused_if_columns_have_changed(tmp_path, m
     assert values(tmp_path) == {1: "a", 2: "B", 3: "c"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("timeout", ["5 s", "1 ms"])
 @pytest.mark.parametrize("streaming", [True, False])
 def test_files_of_a_commit_stay_that_was_told_to_have_failed_and_has_expired(
@@ -110,6 +111,7 @@ def deleting(tmp_path):
     return lambda: delete_equal(tmp_path, pa.table({"id": [1]}), [1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("counted", [True, False])
 def test_equality_deletes_are_refused_before_any_row(tmp_path, deleting, given, counted):

@@ -38,6 +38,7 @@ def rows_of(folder):
     return sorted(batch(folder).to_pylist(), key=lambda row: row["id"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("partition", [None, "u", "bucket(4, u)"])
 @pytest.mark.parametrize("sort", [None, "u desc"])
 def test_texts_and_bytes_become_uuids(tmp_path, partition, sort):
@@ -98,6 +99,7 @@ BAD = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("options", [{}, {"mode": "upsert", "keyColumns": "id"}])
 def test_a_text_that_is_no_uuid_is_refused_by_value_and_column(tmp_path, text, options):
@@ -128,6 +130,7 @@ def test_other_types_are_refused_before_the_first_row(tmp_path):
         life(tmp_path).plan(pa.table({"id": [1], "u": [1]}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("partition", [None, "u", "bucket(3, u)"])
 @pytest.mark.parametrize("keys", ["u", "u,p", "p,u"])
 def test_uuids_are_keys(tmp_path, partition, keys):

@@ -157,6 +157,7 @@ def spelled_table(folder, **given):
     return SqlCatalog("krishiv", uri=f"sqlite:///{folder}/catalog.db", **given).load_table(TABLE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", [{}, {"tableProperty.write.object-storage.enabled": "true"}])
 def test_what_is_staged_goes_and_what_is_live_stays_however_a_warehouse_is_spelled(
     tmp_path, spelled, given
@@ -176,6 +177,7 @@ def test_what_is_staged_goes_and_what_is_live_stays_however_a_warehouse_is_spell
     assert sorted(rows["id"].to_pylist()) == list(range(30))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["{}//odd/../odd//t/", "{}/odd/t//", "file://{}/odd/../odd//t"])
 def test_files_that_others_spell_otherwise_stay(tmp_path, place):
     (tmp_path / "odd").mkdir()

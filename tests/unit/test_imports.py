@@ -53,6 +53,7 @@ def side_in(modules, side):
     return [name for name in modules if name.startswith(f"krishiv_spark.{side}.")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", READ, ids=lambda source: source.format_name)
 def test_a_task_that_reads_imports_no_sink_and_nothing_heavy(source):
     options = unchecked(source.reader_type.options_type)
@@ -68,6 +69,7 @@ def test_a_task_that_reads_imports_no_sink_and_nothing_heavy(source):
     assert not built
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", WRITTEN, ids=lambda source: source.format_name)
 def test_a_task_that_writes_imports_no_source_and_nothing_heavy(source):
     options = unchecked(source.writer_type.options_type)
@@ -78,6 +80,7 @@ def test_a_task_that_writes_imports_no_source_and_nothing_heavy(source):
     assert not built
 
 
+@pytest.mark.long
 def test_a_format_by_its_name_imports_neither_side():
     for source in every_format():
         modules, _ = imported_for(source)

@@ -83,6 +83,7 @@ def test_a_journal_destroys_all_of_itself(journal):
     assert journal.create(entry(1), body("y")) is True
 
 
+@pytest.mark.long
 def test_two_objects_on_one_place_see_each_other(tmp_path, s3):
     for make in (lambda: open_journal(tmp_path / "log"), lambda: open_journal(f"{s3}/log")):
         one, other = make(), make()
@@ -154,6 +155,7 @@ def test_an_object_journal_is_pickled_without_its_connection(s3):
 # --- the disk
 
 
+@pytest.mark.long
 def test_processes_racing_for_numbers_have_one_winner_each(tmp_path):
     won = race("numbers", tmp_path, processes=8, count=50)
     assert Counter(number for numbers in won for number in numbers) == Counter(range(1, 51))

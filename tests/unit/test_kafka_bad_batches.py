@@ -117,6 +117,7 @@ def test_a_bad_batch_fails_by_default_and_the_error_says_all(name):
     assert "'badBatches'" in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_batch_is_skipped_whole_with_one_dead_letter(name):
     is_last = last_of(name) >= 40
@@ -194,6 +195,7 @@ records = st.lists(
 )
 
 
+@pytest.mark.long
 @given(records, st.sampled_from(SQUEEZED), st.integers(-40, 40), st.sampled_from([1, 64, 2**25]))
 @example([(1000, None, b"v" * 500, [])], "zstd", 0, 1)
 @example([(1000, None, b"v" * 500, [])], "snappy", -1, 1)
@@ -217,6 +219,7 @@ def test_around_the_limit_a_batch_is_whole_or_not_there(given, codec, more, room
                 rows(squeezed, policy=BatchPolicy(limit))
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(records, st.sampled_from(CODECS)), min_size=1, max_size=4),
     st.integers(1, 300),
@@ -237,6 +240,7 @@ def test_pieces_of_any_size_give_the_same_rows(given, room, skips):
 changes = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=3)
 
 
+@pytest.mark.long
 @given(records, st.sampled_from(CODECS), changes, st.integers(1, 300), st.booleans())
 def test_pieces_of_any_size_find_the_same_faults(given, codec, found, room, before):
     body = bytearray(build(given)[61:])
@@ -457,5 +461,6 @@ for codec in ("gzip", "lz4", "zstd"):
 """
 
 
+@pytest.mark.long
 def test_a_good_batch_is_not_called_damaged_where_memory_ends():
     subprocess.run([sys.executable, "-c", STARVED], check=True)

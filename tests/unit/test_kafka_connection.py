@@ -191,6 +191,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         KafkaClient(options.kafka)
 
 
+@pytest.mark.long
 def test_a_sink_gives_a_cluster_up_soon_until_its_query_has_reached_it(monkeypatch):
     monkeypatch.setattr(config, "_AT_START_S", 0.2)
     monkeypatch.setitem(config._DEFAULTS, "default_api_timeout_ms", 60_000)

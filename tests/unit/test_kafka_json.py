@@ -298,6 +298,7 @@ KNOWN = pa.struct(
 )
 
 
+@pytest.mark.long
 @given(st.lists(OBJECTS, min_size=1, max_size=5), st.sampled_from([None, 1]), st.booleans())
 def test_maps_and_unknown_fields_are_those_that_python_finds(objects, indent, ascii_only):
     texts = [json.dumps(each, indent=indent, ensure_ascii=ascii_only) for each in objects]
@@ -476,6 +477,7 @@ print([each["_error"] is None for each in found], found[-1]["v"], found[-1]["d"]
 """
 
 
+@pytest.mark.long
 def test_a_number_with_an_exponent_far_below_zero_is_bad():
     """Arrow looks its power of ten up behind the end of a table, and the process ends."""
     folder = Path(__file__).parent

@@ -102,6 +102,7 @@ def test_code_of_another_user_does_not_run(home, shared):
     assert "NUMBA_CACHE_DIR" in warning
 
 
+@pytest.mark.long
 @AS_ROOT
 def test_a_folder_of_another_user_is_not_used(home):
     cache, sign = home / "kernels", home / "sign"
@@ -113,6 +114,7 @@ def test_a_folder_of_another_user_is_not_used(home):
     assert not sign.exists()
 
 
+@pytest.mark.long
 def test_a_private_cache_is_loaded_and_nothing_is_said(home):
     cache = home / "new" / "kernels"
     first, said = warm(cache, home)

@@ -54,6 +54,7 @@ def test_rows_are_those_that_another_client_reads(given, codec, base):
     assert rows(batch) == read_with_kafka_python(batch)
 
 
+@pytest.mark.long
 @given(st.lists(records, min_size=1, max_size=5), st.data())
 def test_batches_lie_one_behind_the_other(groups, data):
     base, batches, expected = data.draw(st.integers(0, 2**40)), [], []
@@ -292,6 +293,7 @@ def test_many_rows_come_in_several_batches(path):
     assert seen == list(range(count))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_large_values_come_in_several_batches(codec):
     data = b"".join(
@@ -333,6 +335,7 @@ def test_each_kernel_is_compiled_for_one_kind_of_arguments(path):
         assert len(kernel.signatures) == 1, kernel
 
 
+@pytest.mark.long
 def test_without_numba_one_line_says_how_to_be_faster():
     code = """
 import sys
@@ -349,6 +352,7 @@ print(sorted({"kafka", "pandas"} & set(sys.modules)))
     assert "pip install 'krishiv-spark[fast]'" in done.stderr
 
 
+@pytest.mark.long
 def test_importing_the_codec_imports_neither_numba_nor_kafka():
     code = """
 import sys

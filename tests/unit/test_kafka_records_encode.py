@@ -178,6 +178,7 @@ def test_what_does_not_shrink_is_sent_as_it_is():
         assert [row[3] for row in in_order([batch])] == [noise]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_what_shrinks_is_compressed(codec):
     (batch,) = encoded(values(*[b"abcdefgh" * 40] * 2000), codec=codec)
@@ -221,6 +222,7 @@ def test_text_and_bytes_of_any_kind_become_bytes(kind):
     ]
 
 
+@pytest.mark.long
 @given(given_rows, st.integers(0, 30), st.integers(0, 30))
 def test_columns_may_be_parts_of_longer_ones(found, start, end):
     whole = columns(found)
@@ -376,6 +378,7 @@ def test_warming_up_loads_every_kernel(path):
         }  # fmt: skip
 
 
+@pytest.mark.long
 def test_warming_up_loads_the_kernels_of_each_form():
     """In a process of its own: tests before this one have loaded some."""
     program = """

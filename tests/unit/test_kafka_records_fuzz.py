@@ -17,6 +17,7 @@ SECONDS = float(os.environ.get("KRISHIV_FUZZ_S", "1800"))
 SEED = int(os.environ.get("KRISHIV_FUZZ_SEED", random.SystemRandom().randrange(2**32)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seconds", [pytest.param(3, id="some"), pytest.param(SECONDS, marks=pytest.mark.soak, id="all")]
 )

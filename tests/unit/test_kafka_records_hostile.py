@@ -292,6 +292,7 @@ def outcome(data, path, **options):
             return str(error)
 
 
+@pytest.mark.long
 @settings(max_examples=400)
 @given(damaged(), st.booleans())
 def test_with_and_without_numba_the_outcome_is_the_same(data, committed):
@@ -299,6 +300,7 @@ def test_with_and_without_numba_the_outcome_is_the_same(data, committed):
     assert outcome(data, "compiled", **options) == outcome(data, "interpreted", **options)
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(st.binary(min_size=7, max_size=60), st.integers(0, 9))
 def test_records_of_any_bytes_have_the_same_outcome(body, count):
@@ -329,6 +331,7 @@ def test_rows_of_a_changed_record_are_those_that_another_client_reads(given, fou
 # ---------------------------------------------------------------- checksums
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("load", ["_load_native", "_load_kernel", "_load_client"])
 @given(data=st.binary(max_size=100), cut=st.integers(0, 100))
 def test_all_checksums_are_the_same(load, data, cut):

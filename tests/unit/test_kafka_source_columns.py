@@ -186,6 +186,7 @@ AFTER = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("value", ['{"id":1}', "{}", "null", '{"id":1,"o":{"p":[{}]}}'])
 def test_text_after_a_document_makes_the_value_bad(value, after):
@@ -255,6 +256,7 @@ objects = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.long
 @given(st.lists(objects.map(lambda o: json.dumps(o).encode()) | st.binary(max_size=8), max_size=20))
 def test_parsed_values_are_those_that_python_reads(texts):
     found, bad = parse_values(pa.array(texts, pa.binary()), pa.struct(list(FIELDS)))

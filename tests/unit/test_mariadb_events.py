@@ -75,6 +75,7 @@ SAME = "log.000003"
 """The log file of the old server: a file of the new one with this number has higher positions."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("log", "count"), [("log.000001", 7), (SAME, 1), ("log.000009", 6)])
 def test_repeated_events_of_a_promoted_server_are_unclear(tmp_path, log, count):
     """They have other positions, and its first change is in the second of the last one before."""

@@ -554,6 +554,7 @@ class TestSource:
         with pytest.raises(OptionError, match="name"):
             MemoryReader(options, None, streaming=True).infer_schema()
 
+    @pytest.mark.long
     def test_processes_push_under_numbers_of_their_own(self) -> None:
         memory_source("clicks", IDS)
         context = multiprocessing.get_context("spawn")

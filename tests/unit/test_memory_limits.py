@@ -22,6 +22,7 @@ except MemoryError as error:
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit addresses")
 def test_a_limit_of_addresses_is_named_with_its_setting():
     limit = 1500 * 2**20

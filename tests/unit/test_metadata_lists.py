@@ -130,6 +130,7 @@ def test_summaries_share_their_keys(tmp_path):
     assert all(key is same for key, same in zip(one, other, strict=True))
 
 
+@pytest.mark.long
 @given(st.sampled_from([1, 2]), st.lists(STEPS, max_size=10), st.randoms(use_true_random=False))
 def test_files_are_read_and_written_as_pyiceberg_does_it(version, steps, draw):
     with tempfile.TemporaryDirectory() as folder:

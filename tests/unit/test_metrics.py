@@ -265,6 +265,7 @@ def test_a_file_that_cannot_be_removed_hides_no_error_of_the_query(session, tmp_
     assert "are left at" in caplog.text
 
 
+@pytest.mark.long
 def test_without_the_library_it_is_said_what_to_install():
     code = (
         "import sys; sys.modules['prometheus_client'] = None\n"

@@ -97,6 +97,7 @@ def test_an_epoch_is_in_each_table_that_it_has_rows_of(tmp_path):
     assert mirrors.rows("orders") == [(7, 2, 5)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("survivors", [0, 1])
 def test_a_crash_between_two_tables_is_completed_by_the_next_start(
     tmp_path, monkeypatch, survivors

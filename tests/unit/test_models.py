@@ -37,6 +37,7 @@ class OwnOffset(Offset):
         return cls.from_json(cls(number=3).to_json()).number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "said"), [(OwnOptions, "high"), (OwnOffset, "3")])
 def test_a_class_that_has_travelled_by_value_validates(kind, said):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -224,6 +224,7 @@ def test_a_copy_that_was_half_made_is_begun_anew_at_another_epoch(old, tmp_path)
     assert not [path for path in files(new) if path.startswith("state/")]
 
 
+@pytest.mark.long
 def test_a_way_back_that_died_is_no_place_for_a_copy(old, tmp_path):
     for step in count():
         half = shutil.copytree(old, tmp_path / f"half-{step}")
@@ -305,6 +306,7 @@ def test_what_went_can_be_put_back(old):
     assert (files(old), start(old)) == (before, began)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("epoch", [3, 4, 5])
 def test_whatever_kills_a_way_back_leaves_it_before_after_or_refused(tmp_path, epoch):
     original = make_checkpoint(tmp_path / "original", 6, first=2, state=STORES[:1])
@@ -330,6 +332,7 @@ def test_whatever_kills_a_way_back_leaves_it_before_after_or_refused(tmp_path, e
     assert ("refused" in seen) == (epoch < 5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("epoch", [3, 5])
 def test_what_went_can_be_put_back_from_one_folder_after_a_death(tmp_path, monkeypatch, epoch):
     """The command that goes on says where all of it is, not what was left to go."""

@@ -56,6 +56,7 @@ def waiting(tmp_path):
     return [n for part in parts for batch in reader.read(part) for n in batch["id"].to_pylist()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("snapshot", "position", "scan", "left"),
     [
@@ -75,6 +76,7 @@ def test_what_was_not_read_is_read_next(snapshots, tmp_path, snapshot, position,
     assert sorted(waiting(tmp_path)) == left
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("position", "left"),
     [(0, [2, 3, 4, 5, 6]), (1, [3, 4, 5, 6]), (4, [3, 4, 5, 6]), (6, [5, 6]), (7, [6])],

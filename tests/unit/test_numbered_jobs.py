@@ -97,6 +97,7 @@ def test_a_lower_number_is_skipped_unless_only_the_newest_may_come_again(place):
     place.assert_holds(range(10))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("others", [range(9), range(11), range(1, 11), [*range(9), 8]])
 def test_other_rows_under_a_number_are_no_mixture_but_an_error(place, others):
     place.job("load", 3, range(10))

@@ -129,6 +129,7 @@ def test_canonical_json_refuses_what_is_no_json(value):
         canonical_json(value)
 
 
+@pytest.mark.long
 def test_the_text_is_the_same_under_every_hash_seed():
     code = (
         "from krishiv_spark.offsets import canonical_json\n"
@@ -159,12 +160,14 @@ def test_an_upgrade_that_meets_a_damaged_text_is_an_offset_error():
         Sample.from_json('{"kind":"sample","v":1}')
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [3, 10**30])
 def test_an_unknown_version_is_an_error_of_its_own(version):
     with pytest.raises(OffsetVersionError, match="supports versions up to 2: upgrade"):
         Sample.from_json(f'{{"kind":"sample","v":{version},"name":"a","cursor":null}}')
 
 
+@pytest.mark.long
 def test_who_is_to_be_upgraded_is_the_package_that_has_the_offset():
     with pytest.raises(OffsetVersionError, match="upgrade krishiv-spark,"):
         Start.from_json('{"at":"latest","kind":"start","v":2}')

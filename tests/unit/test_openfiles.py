@@ -169,6 +169,7 @@ def chunk(partitions, width):
     return pa.table({"p": keys, "x": pa.array(["x" * width]).take(pa.array([0] * len(keys)))})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [parquet_files, iceberg_files])
 @pytest.mark.parametrize(
     ("partitions", "width"), [(1, 1), (64, 70_000), (65, 70_000), (65, 1), (200, 1)]
@@ -178,6 +179,7 @@ def test_a_partition_has_one_file_of_a_task(tmp_path, make, partitions, width):
     assert counts_of(make(tmp_path, rows), [rows] * 3) == [6] * partitions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [parquet_files, iceberg_files])
 def test_the_same_rows_are_in_the_files(tmp_path, make):
     numbers = np.random.default_rng(0).permutation(3000)

@@ -71,6 +71,7 @@ def test_a_skipped_file_has_a_reason_for_which_it_is_checked_again(reason):
 steps = st.tuples(st.sampled_from(PATHS), st.sampled_from(["wait", "take", *DEFERRED, "delete"]))
 
 
+@pytest.mark.long
 @given(st.lists(steps, max_size=30))
 def test_the_report_the_rechecks_and_the_states_agree(done):
     index, reasons = new_index(), {}

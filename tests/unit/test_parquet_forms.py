@@ -480,6 +480,7 @@ def test_nulls_of_int96_have_no_time(tmp_path):
     assert numbers(path)["t"] == [5]
 
 
+@pytest.mark.long
 def test_the_footer_of_a_file_with_int96_may_be_of_any_size(tmp_path):
     times = pa.table({"t": pa.array([5], pa.timestamp("us"))})
     large = times.replace_schema_metadata({"about": "x" * 17 * 2**20})

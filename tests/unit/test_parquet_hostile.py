@@ -36,6 +36,7 @@ def test_a_footer_of_another_length_than_the_file_has_is_an_error(tmp_path, leng
     assert outcome(str(path)) == "refused"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", [2**60, 2**63 - 1, -1, -(2**62), 0, 9])
 def test_counts_of_rows_that_are_not_there_make_no_rows(tmp_path, rows):
     """Of the file and of its row group: `16 14` is the count of 10."""
@@ -75,6 +76,7 @@ def test_a_page_that_inflates_to_more_than_the_memory_is_an_error_or_rows(tmp_pa
     assert (done.returncode, done.stdout.strip()) == (0, "refused"), done.stderr
 
 
+@pytest.mark.long
 def test_columns_that_are_encrypted_behind_a_plain_footer_are_an_error(tmp_path):
     path = tmp_path / "encrypted.parquet"
     encrypted(path, plaintext_footer=True)
@@ -91,6 +93,7 @@ def test_a_footer_with_a_signature_and_no_encrypted_column_is_read(tmp_path):
 # --- what is left of a process that died
 
 
+@pytest.mark.long
 def test_a_process_that_dies_of_a_file_leaves_its_name(tmp_path):
     path = write_fatal_file(tmp_path)
     done = in_a_process(path)

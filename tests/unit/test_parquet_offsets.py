@@ -104,6 +104,7 @@ def test_an_offset_survives_its_text(files, newest, epochs, name):
     assert reload_offset(offset) == offset
 
 
+@pytest.mark.long
 def test_ids_do_not_depend_on_the_process():
     code = (
         "from krishiv_spark.sources.parquet.offset import *;print(file_id('day=1/\\u00e9.parquet'))"
@@ -179,6 +180,7 @@ def test_the_set_of_read_files_is_exact_wherever_it_is_kept(tmp_path_factory, st
 # --- offsets stay small
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [200, 3000])
 def test_a_batch_of_any_size_has_a_small_offset_and_is_replayed_as_it_was(tmp_path, count):
     fill(tmp_path / "in", count)
@@ -192,6 +194,7 @@ def test_a_batch_of_any_size_has_a_small_offset_and_is_replayed_as_it_was(tmp_pa
     assert sum(len(part.ranges) for part in planned) == count
 
 
+@pytest.mark.long
 def test_offsets_stay_small_and_exact_over_thousands_of_files(tmp_path):
     folder = tmp_path / "in"
     source, end, read = reader(folder), FIRST, 0
@@ -219,6 +222,7 @@ def test_ids_of_files_spread_over_many_hours_stay_small(tmp_path):
     assert end.seen_in == ()
 
 
+@pytest.mark.long
 def test_what_is_gone_and_old_is_forgotten_in_time(tmp_path):
     """Of a folder whose files are removed after a day, the state does not grow for ever."""
     folder = tmp_path / "in"
@@ -290,6 +294,7 @@ def test_state_that_nobody_needs_is_swept_after_a_week(tmp_path):
     assert min(path.stat().st_mtime for path in folder.iterdir()) > old + 1000
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_rolled_back_finds_the_state_of_a_week(tmp_path):
     source, end = spilled(tmp_path)
     ends = [end]
@@ -300,6 +305,7 @@ def test_a_checkpoint_that_is_rolled_back_finds_the_state_of_a_week(tmp_path):
         _everything_about(tmp_path / "in", end)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["aside", "here"])
 def test_state_may_be_elsewhere_and_move_there_later(tmp_path, where):
     option = {"stateLocation": tmp_path / "state"} if where == "aside" else {}
@@ -371,6 +377,7 @@ def _reads_as_nobody(folder):
     return 42 if read == 500 and most < MOST else 2
 
 
+@pytest.mark.long
 def test_what_is_too_much_for_an_offset_asks_for_a_place_and_loses_nothing(
     tmp_path, monkeypatch, caplog
 ):

@@ -295,6 +295,7 @@ def test_a_batch_job_that_dies_anywhere_shows_all_or_nothing_to_the_next_writer(
     assert outcomes == {4, len(old) + 12}
 
 
+@pytest.mark.long
 def test_a_writer_with_another_epoch_log_finishes_a_dead_job_all_the_same(table, tmp_path):
     dead = job(table)
     for step in itertools.count():
@@ -464,6 +465,7 @@ def test_a_task_on_a_machine_that_has_not_the_folder_says_so(table):
         driver.task(0, 0, rows(0, 6))
 
 
+@pytest.mark.long
 def test_our_source_waits_for_the_whole_epoch(tmp_path):
     for step in itertools.count():
         table = tmp_path / f"table-{step}"

@@ -58,6 +58,7 @@ message Order {
 """
 
 
+@pytest.mark.long
 def test_a_record_of_each_kind():
     _, descriptor = compiled(ORDER)
     whole = message_class(descriptor)(

@@ -47,6 +47,7 @@ def derive(kind, newest=None):
     return derive_proto(kind, "orders_value", None if newest is None else compiled(newest)[0])
 
 
+@pytest.mark.long
 def test_a_derived_schema_has_a_field_for_each_column():
     assert derive(ORDER) == TEXT
     _, descriptor = compiled(TEXT)

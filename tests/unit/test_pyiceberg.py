@@ -89,6 +89,7 @@ def test_a_writer_tells_how_much_it_has_written():
     assert _pyiceberg.count_written_bytes(writer) == 0
 
 
+@pytest.mark.long
 def test_private_names_of_pyiceberg_are_imported_by_the_door_only():
     folders = ("krishiv_spark", "sinks", "sources", "offsets")
     for path in (path for name in folders for path in (ROOT / name).rglob("*.py")):

@@ -153,6 +153,7 @@ def cut(dice, sent):
         sent = sent[size:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("servers", [1, 2, 4])
 def test_the_ends_of_epochs_and_the_layout_change_no_version(servers):
     for seed in range(100):
@@ -166,6 +167,7 @@ def test_the_ends_of_epochs_and_the_layout_change_no_version(servers):
             assert not any(unclear)
 
 
+@pytest.mark.long
 def test_changes_of_a_server_whose_clock_is_behind_are_unclear_in_any_epoch():
     found = 0
     for seed in range(40):
@@ -185,6 +187,7 @@ def test_changes_of_a_server_whose_clock_is_behind_are_unclear_in_any_epoch():
     assert found
 
 
+@pytest.mark.long
 def test_unclear_changes_that_are_applied_are_the_newest_ones():
     for seed in range(100):
         dice = random.Random(seed)

@@ -98,6 +98,7 @@ def test_a_replay_into_iceberg_can_be_killed_before_each_change(place, where, wo
     assert kill_everywhere(place, (place / "c", "--from", 2, *words), check, stride) > 15
 
 
+@pytest.mark.long
 def test_a_commit_whose_answer_is_lost_is_found_by_the_next_run(
     landed, checkpoint, place, words, monkeypatch
 ):
@@ -237,6 +238,7 @@ def test_a_table_that_has_nothing_of_the_query_is_refused(checkpoint, place, wor
 # --- copies of checkpoints
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["iceberg", "parquet"])
 @pytest.mark.parametrize("records", [True, False], ids=["records", "by an earlier version"])
 def test_epochs_that_the_query_of_the_old_checkpoint_has_written_are_not_replayed_in_a_copy(

@@ -222,6 +222,7 @@ def test_resolve_does_not_hide_that_the_log_is_older(fan, checkpoint, place, rou
 # --- a target is older than the log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("target", "names"), [("t", "route 'files'"), ("w", "route 'lake'")])
 @pytest.mark.parametrize("knows", ["Spark", "log"])
 def test_a_target_of_a_fan_out_is_put_back(fan, checkpoint, place, routes, target, names, knows):
@@ -353,6 +354,7 @@ def test_replay_writes_again_what_the_older_copy_lacks(elsewhere, checkpoint, pl
     assert table_rows(place / "t") == count_range(60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["t", "w"])
 def test_replay_writes_again_what_one_target_of_a_fan_out_lacks(
     fan, checkpoint, place, routes, target

@@ -170,6 +170,7 @@ def test_a_name_without_a_value_is_told_also_in_a_comment():
             put(text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("begin", "repeated"),
     [("", "${A:-"), ("'", "${A:-"), ("", "/*"), ("", "--${A"), ("", "r'"), ("", "'\\$")],

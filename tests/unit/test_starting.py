@@ -256,6 +256,7 @@ def test_zygote_and_forks_end_when_the_jvm_is_killed(environment):
     assert not any(Path(environment["TMPDIR"]).glob("krishiv-spark-*/*"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more", [{"SOMETHING": "else"}, {"OMP_NUM_THREADS": "2"}, {"PYTHONPATH": "/elsewhere"}]
 )
@@ -285,6 +286,7 @@ def test_what_cannot_be_imported_is_left_to_the_processes_that_need_it(start, en
     assert is_fork(daemon, environment)
 
 
+@pytest.mark.long
 def test_the_libraries_of_all_installed_formats_can_be_forked(tmp_path):
     script = tmp_path / "imports.py"
     script.write_text(
@@ -412,6 +414,7 @@ def test_a_zygote_serves_no_module_but_spark_s_own(start, environment, tmp_path)
     assert is_fork(start(), environment)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "raw",
     [
@@ -520,6 +523,7 @@ with open(sys.argv[2], "wb") as file:
 """
 
 
+@pytest.mark.long
 def test_a_process_of_another_container_gets_no_request(start, environment, elsewhere, tmp_path):
     """It has the same user and folder for sockets, and has taken the name of the JVM's first."""
     folder = Path(environment["TMPDIR"], f"krishiv-spark-{os.geteuid()}")
@@ -620,6 +624,7 @@ def test_sockets_of_the_dead_are_removed_but_not_those_of_other_containers(start
     assert kept < {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folder", ["/proc", "/nowhere/at/all"])
 def test_without_a_place_for_sockets_processes_start_as_ever(start, folder):
     """As in a container whose /tmp can only be read."""
@@ -627,6 +632,7 @@ def test_without_a_place_for_sockets_processes_start_as_ever(start, folder):
     assert daemon.pid() == daemon.process.pid
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mask", [0, 0o077, 0o777])
 def test_any_umask_leaves_the_folder_to_its_user(start, environment, mask):
     daemon = start(process={"umask": mask})
@@ -706,6 +712,7 @@ def test_a_client_of_connect_is_told_that_it_starts_no_processes(monkeypatch, ca
     assert dict(os.environ) == before
 
 
+@pytest.mark.long
 def test_a_zygote_takes_pyspark_from_its_folder_and_reads_no_archive(tmp_path):
     archive = next(Path(pyspark.__file__).parent.glob("python/lib/pyspark.zip"))
     script = tmp_path / "looks.py"

@@ -222,6 +222,7 @@ def test_epochs_are_listed_and_shown(checkpoint):
     assert "recorded are 0 to 29" in run("epochs", "show", checkpoint, 77)
 
 
+@pytest.mark.long
 def test_an_epoch_that_was_not_written_to_its_end_is_told_wherever_it_ends(checkpoint):
     plan(checkpoint, 7, memory(8), memory(9))
     entry = checkpoint / "offsets" / "7"

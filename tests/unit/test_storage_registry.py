@@ -141,6 +141,7 @@ def test_every_store_has_a_class_that_its_registration_names():
     assert {*store_type("disk").schemes} == {*base._DISK_SCHEMES}
 
 
+@pytest.mark.long
 def test_a_path_imports_no_store_of_buckets():
     code = (
         "import sys\n"

@@ -78,6 +78,7 @@ def test_lines_stay_lines_and_nothing_else_does():
     assert show_lines("a\nb\r\n\x1bc\x85d\u2028e") == "a\nb\\r\n\\x1bc\\x85d\\u2028e"
 
 
+@pytest.mark.long
 def test_a_long_text_is_escaped_in_linear_time():
     assert len(show_text("\x1b" * 10**6)) == 4 * 10**6
 
@@ -147,6 +148,7 @@ def on_a_terminal(*words):
     return written.decode()
 
 
+@pytest.mark.long
 def test_a_name_in_a_table_forges_no_line_of_vacuum(tmp_path):
     name = f"batch-{TITLE}{RED}\nforged line\u202e"
     (tmp_path / "_krishiv" / "batch-x").mkdir(parents=True)

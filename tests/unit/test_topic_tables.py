@@ -434,6 +434,7 @@ def test_a_start_is_checked_without_an_effect(tmp_path):
     assert life.names() == ["lake.a"]
 
 
+@pytest.mark.long
 def test_a_fan_out_has_tables_by_topic_beside_an_archive(tmp_path):
     """As a route, the tables share the epoch log of the whole."""
     life = TopicLife(tmp_path)

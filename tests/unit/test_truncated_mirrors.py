@@ -43,6 +43,7 @@ class Mirror(IcebergLife):
         return sorted((row["id"], row["n"], row["text"]) for row in found)
 
 
+@pytest.mark.long
 @MODES
 @pytest.mark.parametrize("with_positions", [True, False])
 @pytest.mark.parametrize("seed", range(2))
@@ -88,6 +89,7 @@ def test_a_truncate_of_a_table_without_rows_is_no_error(tmp_path):
     assert mirror.rows() == []
 
 
+@pytest.mark.long
 def test_a_value_that_a_truncated_row_had_is_not_kept(tmp_path):
     """Such an event does not exist; if it did, the value of the deleted row would be wrong."""
     table, mirror = TruncatedTable(), Mirror(tmp_path)

@@ -105,6 +105,7 @@ def given(folder, kind):
     return {"catalog.py-catalog-impl": name, "catalog.uri": uri}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_users_catalog_reads_and_writes_and_obeys_no_table(warehouse, canary, kind):
     set_properties(warehouse, CODE)
@@ -206,6 +207,7 @@ def test_folders_that_the_options_name_are_the_users(tmp_path):
         IcebergLife(warehouse).epoch(3, ROWS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["plain", "with space", "ünïcode", "per%20cent", "a//b", "trailing/", "q?x", "#h"]
 )

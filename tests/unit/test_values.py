@@ -82,6 +82,7 @@ def read_or_refused(folder, wanted, nesting):
         raise
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nesting", NESTINGS)
 @pytest.mark.parametrize("stored", STORED, ids=lambda stored: stored.name)
 def test_a_column_is_read_as_by_spark_where_that_loses_nothing(tmp_path, stored, nesting):

@@ -119,6 +119,7 @@ def test_once_is_status_and_the_newest_epochs(checkpoint):
     assert "; 14 offsets, 7.0 per second; watermark 1970-01-01T00:00:09" in said
 
 
+@pytest.mark.long
 def test_where_there_is_no_terminal_each_epoch_is_a_line_and_ctrl_c_is_no_error(
     checkpoint, tmp_path
 ):
@@ -161,6 +162,7 @@ def on_a_terminal(checkpoint):
     assert b"Traceback" not in shown
 
 
+@pytest.mark.long
 def test_on_a_terminal_it_is_drawn(checkpoint):
     plan(checkpoint, 0, kafka(0, 0))
     with on_a_terminal(checkpoint) as await_drawn:
@@ -168,6 +170,7 @@ def test_on_a_terminal_it_is_drawn(checkpoint):
         await_drawn(b"per second")
 
 
+@pytest.mark.long
 def test_what_looks_like_a_mark_of_the_screen_is_drawn_as_it_is(checkpoint):
     plan(checkpoint, 0, kafka(0, 0))
     named = checkpoint.parent / "a[" / "b]"  # rich takes [/b] for the end of something

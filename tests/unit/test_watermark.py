@@ -73,6 +73,7 @@ def floored(milliseconds: int, kind: str) -> int:
     return milliseconds // unit * unit
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", TIMES)
 @given(st.lists(st.none() | instants, max_size=6), instants)
 def test_late_is_strictly_below_and_null_is_never_late(kind, milliseconds, mark):

@@ -108,6 +108,7 @@ def read_again(monkeypatch):
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("worker")
 def test_archives_of_spark_are_not_read_again_and_those_of_users_are(archive, monkeypatch):
     names = ("pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.1.4.jar")
@@ -177,6 +178,7 @@ def acknowledges_at_once(connection):
     return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux alone has it")
 @pytest.mark.usefixtures("worker")
 def test_what_the_jvm_sends_is_acknowledged_at_once_in_each_task(connection):
@@ -194,6 +196,7 @@ def test_so_is_each_batch(connection):
     assert acknowledges_at_once(connection[1])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("worker")
 def test_a_connection_that_was_closed_since_is_no_error(connection):
     workers.tune_worker()
@@ -215,6 +218,7 @@ def test_a_setting_leaves_the_worker_unchanged(off, monkeypatch, connection):
     assert gc.get_threshold() == before
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("worker", "threshold")
 def test_another_value_of_the_setting_tunes_it(monkeypatch):
     monkeypatch.setenv("KRISHIV_SPARK_TUNE_WORKERS", "on")
