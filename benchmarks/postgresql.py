@@ -254,10 +254,10 @@ def print_comparison(
         rows: Rows of an epoch.
     """
     for way, took in found.items():
-        ours, theirs = processors.get(way, (0, 0))
+        of_spark, of_server = processors.get(way, (0, 0))
         print(
             f"{way:28} {took:6.2f} s {rows / took:10,.0f} rows/s; processor seconds for a million "
-            f"rows: Spark {ours:5.2f}, server {theirs:5.2f}"
+            f"rows: Spark {of_spark:5.2f}, server {of_server:5.2f}"
         )
     for kind in ("append", "upsert"):
         times = found[f"{kind}, JDBC"] / found[f"{kind}, krishiv-postgresql"]

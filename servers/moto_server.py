@@ -39,7 +39,7 @@ S3Backend.upload_part = refusing(S3Backend.upload_part)
 
 
 def excluding(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what answers a request, so that no other such request is answered meanwhile."""
+    """Wrap a function that answers requests: one wrapped function runs at a time."""
 
     @wraps(verb)
     def excludes(*given: Any, **named: Any) -> Any:
@@ -56,13 +56,13 @@ S3Response._key_response_post = excluding(_complete)  # noqa: SLF001
 _update_table = GlueResponse.update_table
 
 
+@excluding
 def _updates_that_version(response: Any) -> Any:
     wanted, given = response.parameters.get("VersionId"), response.parameters
-    with _ONE_AT_A_TIME:
-        table = response.glue_backend.get_table(given["DatabaseName"], given["TableInput"]["Name"])
-        if wanted not in {None, table.as_dict()["VersionId"]}:
-            raise GlueClientError("ConcurrentModificationException", "Update table failed")
-        return _update_table(response)
+    table = response.glue_backend.get_table(given["DatabaseName"], given["TableInput"]["Name"])
+    if wanted not in {None, table.as_dict()["VersionId"]}:
+        raise GlueClientError("ConcurrentModificationException", "Update table failed")
+    return _update_table(response)
 
 
 GlueResponse.update_table = _updates_that_version

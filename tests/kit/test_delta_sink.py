@@ -11,7 +11,7 @@ from krishiv_spark.testing import SinkConformance
 from krishiv_spark.testing.processes.write_roles import in_foreach_batch
 
 
-# What a killed process leaves, and random sequences, go through the same steps.
+# Deaths at any call and random sequences, which stay, go through the same steps.
 @pytest.mark.long_cases(
     "test_a_rolled_back_checkpoint_is_refused",
     "test_a_stale_driver_cannot_publish",
