@@ -3,10 +3,11 @@
 import contextlib
 import http.client
 import http.server
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from servers.threads import serve
 
 _OF_A_HOP = {"content-length", "transfer-encoding", "connection"}
 
@@ -55,14 +56,8 @@ def forwarding(
     """
     handler = _handler(urlsplit(server).netloc, request, answer, told)
     proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=proxy.serve_forever)
-    thread.start()
-    try:
+    with serve(proxy):
         yield f"http://127.0.0.1:{proxy.server_port}"
-    finally:
-        proxy.shutdown()
-        thread.join()
-        proxy.server_close()
 
 
 def _handler(

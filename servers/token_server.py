@@ -11,7 +11,6 @@ import datetime as dt
 import ipaddress
 import json
 import ssl
-import threading
 import time
 import uuid
 from collections import Counter
@@ -27,6 +26,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from servers.threads import serve
 
 __all__ = [
     "AUDIENCE",
@@ -230,11 +231,5 @@ def running_token_server(
     state = TokenServer(url=f"{at}/token", keys_url=f"{at}/keys", life_s=life_s)
     state.sign_with(state.add_key())
     server.state = state
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with serve(server):
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

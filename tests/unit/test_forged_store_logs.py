@@ -1,9 +1,9 @@
 """The names that an epoch log in a store may contain, and the targets of a table's pointers."""
 
+import contextlib
 import http.server
 import json
 import logging
-import threading
 import time
 from contextlib import suppress
 
@@ -24,6 +24,7 @@ from krishiv_spark.sinks.parquet.vacuum import find_store_orphans
 from krishiv_spark.sinks.parquet.writer import ParquetWriter, choose_kind
 from krishiv_spark.storage import Storage, StoreUrl
 from krishiv_spark.storage.uploads import Upload
+from servers.threads import serve
 
 FOLDER = {"type": "DIRECTORY", "length": 0, "modificationTime": 0}
 TOKEN = "CANARY-DELEGATION-TOKEN"
@@ -66,28 +67,22 @@ class Server:
 
         self.asked = asked
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
     @property
     def authority(self):
         return f"127.0.0.1:{self.http.server_port}"
 
-    def close(self):
-        self.http.shutdown()
-        self.http.server_close()
-
 
 @pytest.fixture
 def server():
-    made = []
+    with contextlib.ExitStack() as running:
 
-    def make(*given):
-        made.append(Server(*given))
-        return made[-1]
+        def make(*given):
+            made = Server(*given)
+            running.enter_context(serve(made.http))
+            return made
 
-    yield make
-    for one in made:
-        one.close()
+        yield make
 
 
 def upload(key="day=1/x.parquet", id="_krishiv/uploads/x.parquet.staged"):  # noqa: A002  as the model has it

@@ -32,6 +32,7 @@ from krishiv_spark.sinks.iceberg.maintenance.orphans import find_orphans, make_d
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.route import StagedForTable, delete_intent_files, read_intent_files
 from krishiv_spark.sinks.iceberg.table_setup import prepare_table
+from servers.threads import serve
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "text": ["a", "b"]})
 
@@ -186,7 +187,6 @@ def rest(warehouse, rest_server):
 @pytest.fixture
 def rest_server():
     import http.server
-    import threading
 
     class Rest(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -202,12 +202,8 @@ def rest_server():
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Rest)
     server.uri = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serve(server):
+        yield server
 
 
 @pytest.mark.parametrize("where", ["properties", "config", "overrides"])

@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
-import jsonschema
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -471,6 +470,8 @@ def test_other_places_are_other_checkpoints(write, one, other):
 
 
 def test_the_schema_takes_what_is_right():
+    import jsonschema  # in one process only: it compiles grammars for two seconds
+
     checker = jsonschema.Draft202012Validator(job_schema())
     workflow = yaml.safe_load((FILES / "workflow.yaml").read_text())
     stack = workflow["workflow"]["dag"][0]["spec"]["stackSpec"]

@@ -2,7 +2,7 @@
 
 import json
 import logging
-import threading
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -21,6 +21,7 @@ from krishiv_spark.storage.hdfs import HdfsStore
 from krishiv_spark.storage.http_sessions import RedirectRefusedError, guard, ignore_netrc
 from krishiv_spark.storage.storage import settings_for
 from krishiv_spark.testing.processes.secret_roles import places_of
+from servers.threads import serve
 
 TOKEN = {"storage.hdfs.token": "canary"}
 STATUS = {"pathSuffix": "", "type": "FILE", "length": 1, "modificationTime": 0}
@@ -143,19 +144,14 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    found = []
+    with ExitStack() as running:
 
-    def start(answer, host="127.0.0.1"):
-        made = ThreadingHTTPServer((host, 0), Answers)
-        made.answer, made.asked, made.url = answer, [], f"http://{host}:{made.server_port}"
-        threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
-        found.append(made)
-        return made
+        def start(answer, host="127.0.0.1"):
+            made = ThreadingHTTPServer((host, 0), Answers)
+            made.answer, made.asked, made.url = answer, [], f"http://{host}:{made.server_port}"
+            return running.enter_context(serve(made))
 
-    yield start
-    for made in found:
-        made.shutdown()
-        made.server_close()
+        yield start
 
 
 def page(body=b"{}", status=200, **headers):

@@ -4,7 +4,8 @@ import contextlib
 import socketserver
 import ssl
 import struct
-import threading
+
+from servers.threads import serve
 
 API_VERSIONS, HANDSHAKE, AUTHENTICATE = 18, 17, 36
 UNSUPPORTED_VERSION, AUTHENTICATION_FAILED = 35, 58
@@ -75,8 +76,7 @@ def refusing_broker(known="", files=None):
     Yields:
         The server; its address is ``127.0.0.1`` and ``server_address[1]``.
     """
-    with Broker(("127.0.0.1", 0), Refusing) as server:
-        server.known, server.files, server.asked = known, files, []
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    server = Broker(("127.0.0.1", 0), Refusing)
+    server.known, server.files, server.asked = known, files, []
+    with serve(server):
         yield server
-        server.shutdown()

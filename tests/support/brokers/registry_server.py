@@ -1,13 +1,14 @@
 """Servers before a real registry, which change requests or answers on their way."""
 
 import ssl
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from servers.threads import serve
 
 __all__ = ["RegistryHandler", "running_registry_server"]
 
@@ -75,9 +76,5 @@ def running_registry_server(
         context.load_verify_locations(certificate[0])
         context.verify_mode = ssl.CERT_REQUIRED
         server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serve(server):
         yield f"{'http' if certificate is None else 'https'}://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()

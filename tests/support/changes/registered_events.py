@@ -2,13 +2,13 @@
 
 import io
 import json
-import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import fastavro
 
 from krishiv_spark.kafka.schemas.registry import RegistrySettings
+from servers.threads import serve
 
 
 class SchemaServer:
@@ -55,13 +55,8 @@ class SchemaServer:
 @contextmanager
 def running_schema_server():
     server = SchemaServer()
-    thread = threading.Thread(target=server.http.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with serve(server.http):
         yield server
-    finally:
-        server.http.shutdown()
-        server.http.server_close()
 
 
 def named(kind, name, **parameters):

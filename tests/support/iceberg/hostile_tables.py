@@ -4,11 +4,12 @@ import http.server
 import json
 import os
 import sqlite3
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+
+from servers.threads import serve
 
 CANARY = "KRISHIV_TEST_CANARY"
 """Environment variable with the file that `Canary` writes: its presence shows that code ran."""
@@ -77,11 +78,5 @@ def recording_server() -> Iterator[tuple[str, list[tuple[str, str, dict[str, str
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Recorder)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serve(server):
         yield f"127.0.0.1:{server.server_port}", seen
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -6,9 +6,10 @@ import socket
 import ssl
 import struct
 import subprocess
-import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from servers.threads import serve
 
 STATUSES = (401, 403, 404, 409, 500, 503)
 REDIRECTS = {
@@ -89,16 +90,6 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, *_):
         pass
-
-
-@contextlib.contextmanager
-def serve(server):
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @contextlib.contextmanager
