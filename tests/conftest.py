@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import quick_jvm
+from huge_pages import collapse_memory
 from hypothesis import settings
 from wheels import (  # noqa: F401  fixtures
     committed_clone,
@@ -78,9 +79,10 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Exempt the collected tests from later collections, each of which would visit all of them."""
+    """Exempt the collected tests from later collections, and let forks copy little for them."""
     gc.freeze()
     gc.enable()
+    collapse_memory()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by the markers, and before xdist assigns groups
