@@ -37,8 +37,8 @@ class Bound:
 
 LONGER = {"Wild": "4", "Owners": "4"}
 
-CALM = {"Wild": "2", "Owners": "5", "Turns": "6"}
-"""Two generations in which anything may go wrong, then three in which nothing does."""
+CALM = {"Wild": "3", "Owners": "6", "Turns": "6"}
+"""Three generations in which anything may go wrong, then three in which nothing does."""
 
 PUNCTUAL = {"AtOnce": "TRUE", "Timeouts": '"batch"'}
 """Brokers abort nothing that a committer has seen open; no attempt sleeps before it has its id."""
