@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from servers.threads import serve
+from servers.threads import serve_in_thread
 
 _OF_A_HOP = {"content-length", "transfer-encoding", "connection"}
 
@@ -56,7 +56,7 @@ def forwarding(
     """
     handler = _handler(urlsplit(server).netloc, request, answer, told)
     proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    with serve(proxy):
+    with serve_in_thread(proxy):
         yield f"http://127.0.0.1:{proxy.server_port}"
 
 

@@ -10,12 +10,12 @@ Server = TypeVar("Server", bound=socketserver.BaseServer)
 
 
 @contextlib.contextmanager
-def serve(server: Server) -> Iterator[Server]:
+def serve_in_thread(server: Server) -> Iterator[Server]:
     """Let a server answer in a thread of its own, and close it at the end.
 
     Args:
-        server: A server that listens. It ends 20 ms after it was told to; by the library's default
-            that is half a second, for which a test would wait.
+        server: A server that listens. It ends within 20 ms; by the library's default, a test would
+            wait for it up to half a second.
     """
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

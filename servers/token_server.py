@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from servers.threads import serve
+from servers.threads import serve_in_thread
 
 __all__ = [
     "AUDIENCE",
@@ -231,5 +231,5 @@ def running_token_server(
     state = TokenServer(url=f"{at}/token", keys_url=f"{at}/keys", life_s=life_s)
     state.sign_with(state.add_key())
     server.state = state
-    with serve(server):
+    with serve_in_thread(server):
         yield state

@@ -79,7 +79,7 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Exempt the collected tests from later collections, and let forks copy little for them."""
+    """Exempt the collected tests from garbage collections, and make forks of them cheap."""
     gc.freeze()
     gc.enable()
     collapse_memory()

@@ -26,7 +26,7 @@ from tenacity import retry, retry_if_result, stop_after_delay
 from krishiv_spark.errors import CommitRejected, CommitUnknown, KrishivError, OptionError
 from krishiv_spark.iceberg.catalogs import CatalogFailedError
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
-from servers.threads import serve
+from servers.threads import serve_in_thread
 
 pytestmark = pytest.mark.long  # starts servers; tests/unit has the embedded catalog
 
@@ -251,7 +251,7 @@ class _Echo(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def echo():
-    with serve(ThreadingHTTPServer(("127.0.0.1", 0), _Echo)) as server:
+    with serve_in_thread(ThreadingHTTPServer(("127.0.0.1", 0), _Echo)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
 
 

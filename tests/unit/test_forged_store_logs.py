@@ -1,11 +1,10 @@
 """The names that an epoch log in a store may contain, and the targets of a table's pointers."""
 
-import contextlib
 import http.server
 import json
 import logging
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import obstore
 import pytest
@@ -24,7 +23,7 @@ from krishiv_spark.sinks.parquet.vacuum import find_store_orphans
 from krishiv_spark.sinks.parquet.writer import ParquetWriter, choose_kind
 from krishiv_spark.storage import Storage, StoreUrl
 from krishiv_spark.storage.uploads import Upload
-from servers.threads import serve
+from servers.threads import serve_in_thread
 
 FOLDER = {"type": "DIRECTORY", "length": 0, "modificationTime": 0}
 TOKEN = "CANARY-DELEGATION-TOKEN"
@@ -75,11 +74,11 @@ class Server:
 
 @pytest.fixture
 def server():
-    with contextlib.ExitStack() as running:
+    with ExitStack() as running:
 
         def make(*given):
             made = Server(*given)
-            running.enter_context(serve(made.http))
+            running.enter_context(serve_in_thread(made.http))
             return made
 
         yield make

@@ -32,7 +32,7 @@ from krishiv_spark.sinks.iceberg.maintenance.orphans import find_orphans, make_d
 from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
 from krishiv_spark.sinks.iceberg.route import StagedForTable, delete_intent_files, read_intent_files
 from krishiv_spark.sinks.iceberg.table_setup import prepare_table
-from servers.threads import serve
+from servers.threads import serve_in_thread
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "text": ["a", "b"]})
 
@@ -202,7 +202,7 @@ def rest_server():
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Rest)
     server.uri = f"http://127.0.0.1:{server.server_port}"
-    with serve(server):
+    with serve_in_thread(server):
         yield server
 
 

@@ -21,7 +21,7 @@ from krishiv_spark.storage.hdfs import HdfsStore
 from krishiv_spark.storage.http_sessions import RedirectRefusedError, guard, ignore_netrc
 from krishiv_spark.storage.storage import settings_for
 from krishiv_spark.testing.processes.secret_roles import places_of
-from servers.threads import serve
+from servers.threads import serve_in_thread
 
 TOKEN = {"storage.hdfs.token": "canary"}
 STATUS = {"pathSuffix": "", "type": "FILE", "length": 1, "modificationTime": 0}
@@ -149,7 +149,7 @@ def server():
         def start(answer, host="127.0.0.1"):
             made = ThreadingHTTPServer((host, 0), Answers)
             made.answer, made.asked, made.url = answer, [], f"http://{host}:{made.server_port}"
-            return running.enter_context(serve(made))
+            return running.enter_context(serve_in_thread(made))
 
         yield start
 

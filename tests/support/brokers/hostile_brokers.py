@@ -5,7 +5,7 @@ import socketserver
 import ssl
 import struct
 
-from servers.threads import serve
+from servers.threads import serve_in_thread
 
 API_VERSIONS, HANDSHAKE, AUTHENTICATE = 18, 17, 36
 UNSUPPORTED_VERSION, AUTHENTICATION_FAILED = 35, 58
@@ -78,5 +78,5 @@ def refusing_broker(known="", files=None):
     """
     server = Broker(("127.0.0.1", 0), Refusing)
     server.known, server.files, server.asked = known, files, []
-    with serve(server):
+    with serve_in_thread(server):
         yield server

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from servers.threads import serve
+from servers.threads import serve_in_thread
 
 __all__ = ["RegistryHandler", "running_registry_server"]
 
@@ -76,5 +76,5 @@ def running_registry_server(
         context.load_verify_locations(certificate[0])
         context.verify_mode = ssl.CERT_REQUIRED
         server.socket = context.wrap_socket(server.socket, server_side=True)
-    with serve(server):
+    with serve_in_thread(server):
         yield f"{'http' if certificate is None else 'https'}://127.0.0.1:{server.server_port}"

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import fastavro
 
 from krishiv_spark.kafka.schemas.registry import RegistrySettings
-from servers.threads import serve
+from servers.threads import serve_in_thread
 
 
 class SchemaServer:
@@ -55,7 +55,7 @@ class SchemaServer:
 @contextmanager
 def running_schema_server():
     server = SchemaServer()
-    with serve(server.http):
+    with serve_in_thread(server.http):
         yield server
 
 

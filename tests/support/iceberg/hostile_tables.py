@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from servers.threads import serve
+from servers.threads import serve_in_thread
 
 CANARY = "KRISHIV_TEST_CANARY"
 """Environment variable with the file that `Canary` writes: its presence shows that code ran."""
@@ -78,5 +78,5 @@ def recording_server() -> Iterator[tuple[str, list[tuple[str, str, dict[str, str
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Recorder)
-    with serve(server):
+    with serve_in_thread(server):
         yield f"127.0.0.1:{server.server_port}", seen

@@ -9,7 +9,7 @@ import subprocess
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from servers.threads import serve
+from servers.threads import serve_in_thread
 
 STATUSES = (401, 403, 404, 409, 500, 503)
 REDIRECTS = {
@@ -101,14 +101,14 @@ def failing(way, folder):
             bound.bind(("127.0.0.1", 0))
             yield f"http://127.0.0.1:{bound.getsockname()[1]}", []
             return
-        other = stack.enter_context(serve(Server("404 that repeats", "127.0.0.2")))
+        other = stack.enter_context(serve_in_thread(Server("404 that repeats", "127.0.0.2")))
         made = Server(way, other=other.server_port)
         if way == "no TLS":
             made.way = "404 that repeats"
             made.socket = make_untrusted_certificate(folder).wrap_socket(
                 made.socket, server_side=True
             )
-        server = stack.enter_context(serve(made))
+        server = stack.enter_context(serve_in_thread(made))
         scheme = "https" if way == "no TLS" else "http"
         yield f"{scheme}://127.0.0.1:{server.server_port}", other.asked
 
