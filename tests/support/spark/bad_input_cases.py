@@ -14,8 +14,8 @@ from bad_inputs import (
 from krishiv_spark.kafka.dev.secure import make_secure
 
 NOBODY = "127.0.0.1:1"
-SOON_S = 60
-"""Ten seconds, and the start of Spark's processes, which takes 25 on a machine with load 15."""
+SOON_S = 25
+"""Ten seconds, and what Spark's processes take to start on a busy machine."""
 
 
 def session_checkpoint(desk):

@@ -71,6 +71,17 @@ class Case:
         return Case(self.name, "", self.source, self.sink, self.batch)
 
 
+def check_soon(took_s: float, limit_s: float, mended_s: float) -> None:
+    """Check that an error came soon.
+
+    Args:
+        took_s: Seconds that the query took to fail.
+        limit_s: The limit, unless the machine is so busy that the mended query takes long too.
+        mended_s: Seconds that the mended query took.
+    """
+    assert took_s < max(limit_s, mended_s + 15)
+
+
 class Desk:
     """The environment of the query of one case.
 
