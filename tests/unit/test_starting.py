@@ -597,18 +597,43 @@ def test_a_socket_that_was_cleaned_away_makes_another_zygote(start, environment)
     assert first.accepts(SECRET)
 
 
-def test_a_zygote_whose_socket_was_cleaned_away_ends_without_a_word(environment, tmp_path):
-    words = [sys.executable, "-c", AS_JVM, LAUNCHER, "-m", "pyspark.daemon", "pyspark.worker"]
+@pytest.mark.parametrize("cleaned", ["while it imports", "while it serves"])
+def test_a_zygote_whose_socket_was_cleaned_away_ends_without_a_word(environment, tmp_path, cleaned):
+    words = [sys.executable, "-c", AS_JVM, *PATIENT_LAUNCHER, "-m", "pyspark.daemon"]
     with (tmp_path / "errors").open("w") as errors:
-        jvm = subprocess.Popen(words, env=environment, stdin=-1, stdout=-1, stderr=errors)
-        assert int(jvm.stdout.readline())
+        jvm = subprocess.Popen(
+            [*words, "pyspark.worker"], env=environment, stdin=-1, stdout=-1, stderr=errors
+        )
+        if cleaned == "while it serves":
+            assert int(jvm.stdout.readline())
+        await_true(lambda: zygotes(environment))
         (zygote,) = zygotes(environment)
         (folder,) = Path(environment["TMPDIR"]).iterdir()
         shutil.rmtree(folder)
+        if cleaned == "while it imports":
+            assert int(jvm.stdout.readline())
         with jvm:
             jvm.kill()
         await_true(lambda: is_over(zygote.pid))
     assert not (tmp_path / "errors").read_text()
+
+
+def test_a_zygote_of_a_jvm_that_has_ended_ends_without_a_word(tmp_path):
+    jvm = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1)
+    parent = requests.Parent.at(jvm.pid)
+    with jvm:
+        jvm.kill()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")  # a name that the kernel chooses
+        command = [sys.executable, "-m", "krishiv_spark.spark.fast_start.zygote", str(tmp_path)]
+        ended = subprocess.run(
+            [*command, str(listener.fileno()), *map(str, parent)],
+            pass_fds=[listener.fileno()],
+            capture_output=True,
+            check=True,
+            timeout=PATIENCE_S,
+        )
+    assert not ended.stdout + ended.stderr
 
 
 def test_sockets_of_the_dead_are_removed_but_not_those_of_other_containers(start, environment):

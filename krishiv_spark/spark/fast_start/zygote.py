@@ -214,7 +214,10 @@ def _fork() -> int:
 def main(folder: str, listener: str, *parent: str) -> None:
     """Run the zygote of a JVM, and in its forks the modules that Spark has requested."""
     jvm = Parent(*map(int, parent))
-    zygote = Zygote(socket.socket(fileno=int(listener)), jvm)
+    try:
+        zygote = Zygote(socket.socket(fileno=int(listener)), jvm)
+    except (ProcessLookupError, FileNotFoundError):
+        return  # the JVM has ended; the next zygote sweeps its socket
     prefer_installed()
     preload()
     _sweep(folder)
@@ -228,7 +231,11 @@ def main(folder: str, listener: str, *parent: str) -> None:
 
 def _sweep(folder: str) -> None:
     """Remove the sockets of JVMs that were killed together with their zygotes."""
-    for name in os.listdir(folder):
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return  # a cleaner of temporary files has removed it
+    for name in names:
         with suppress(OSError, ValueError):
             # A socket that has not got its name yet has the launcher's process id after a dot.
             jvm = Parent(*map(int, name.partition(".")[0].split("-")))
