@@ -273,8 +273,7 @@ class EpochLog:
         except Exception as error:  # any error of a disk, a network or an object store
             raise CommitUnknown(
                 f"epoch {intent.epoch}: the epoch log {self._journal} failed while its intent "
-                f"was being written ({error}); restart the query, which reads the log and "
-                "resolves it"
+                f"was being written ({error})"
             ) from error
 
     def check_owner(self, generation: int) -> None:

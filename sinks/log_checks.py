@@ -333,7 +333,8 @@ def _check_not_ahead(log: EpochLog, query: str, state: State, record: TargetReco
     """Compare number and digest, or the number alone if the record has no digest."""
     committed, mark = to_committed_epoch(state), record.mark
     newest = -1 if committed is None else committed.epoch
-    if record.generation is not None and record.generation > state.number:
+    # A finished generation has an intent in the log, as the entry after its own.
+    if record.generation is not None and record.generation >= state.number:
         raise _ahead(log, query, newest, f"{record.target} has a later epoch")
     if mark is None or mark.epoch < newest:
         return

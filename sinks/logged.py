@@ -18,7 +18,7 @@ from typing import final
 
 from pydantic import ValidationError
 
-from krishiv_spark.errors import CommitRejected, Fenced, LogError, SinkError
+from krishiv_spark.errors import CommitRejected, CommitUnknown, Fenced, LogError, SinkError
 from krishiv_spark.messages.exception_chains import scrub
 from krishiv_spark.offsets import Claim, EpochLog, State
 from krishiv_spark.runtime.workers import application
@@ -32,7 +32,7 @@ from krishiv_spark.sinks.log_checks import (
     note_epoch,
     operators_claim,
 )
-from krishiv_spark.sinks.participant import LostIntentError, ModelT, Participant
+from krishiv_spark.sinks.participant import LostIntentError, ModelT, Participant, advise_retry
 
 __all__ = ["LogCommitter", "LostIntentError", "Participant"]
 
@@ -244,13 +244,20 @@ class LogCommitter(TwoPhaseCommitter[ModelT]):
             found = self._decode_salvaged(log, log.cached_state(generation))
             salvaged = () if found is None or found.epoch != epoch.number else found.staged
             whole = self.participant.prepare(epoch, staged, salvaged)
-            dumped = [item.model_dump(mode="json") for item in whole]
-            return whole, log.intend(generation, epoch.number, dumped, epoch.offsets)
+            return whole, self._log_intent(log, epoch, generation, whole)
         # No other error: after one the intent may exist, and its data must not be touched.
         except (CommitRejected, Fenced):
             self._discard_refused(epoch, staged)
             log.check_owner(generation)
             raise
+
+    @staticmethod
+    def _log_intent(log: EpochLog, epoch: Epoch, generation: int, whole: Sequence[ModelT]) -> State:
+        dumped = [item.model_dump(mode="json") for item in whole]
+        try:
+            return log.intend(generation, epoch.number, dumped, epoch.offsets)
+        except CommitUnknown as error:
+            raise CommitUnknown(f"{error}; {advise_retry(epoch.query)}") from error
 
     def _discard_refused(self, epoch: Epoch, staged: Sequence[ModelT]) -> None:
         try:

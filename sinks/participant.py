@@ -18,6 +18,7 @@ from krishiv_spark.errors import CommitRejected, OptionError, SinkError
 from krishiv_spark.offsets import EpochLog, PlannedOffsets
 from krishiv_spark.offsets.planned import part_of_query
 from krishiv_spark.sinks.base import CommittedEpoch, Epoch
+from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 
 __all__ = [
     "LoggedJob",
@@ -26,6 +27,7 @@ __all__ = [
     "Participant",
     "Replay",
     "TargetRecord",
+    "advise_retry",
     "kafka_cannot",
 ]
 
@@ -55,6 +57,22 @@ class Replay:
     def of_route(self, route: str) -> Replay:
         """Return the replay of the part of each epoch that one route receives."""
         return replace(self, query=part_of_query(self.query, route))
+
+
+def advise_retry(query: str) -> str:
+    """Return the advice for an epoch whose intent is in the log, or may be.
+
+    A new start of a batch job is another job, which does not resolve this one.
+
+    Args:
+        query: Id of the query or batch job.
+    """
+    if not query.startswith(BATCH_PREFIX):
+        return "restart the query, which resolves it"
+    return (
+        "check the target before you run the job again: the next query or job that writes there "
+        f"may make these rows visible (the job's id is {query})"
+    )
 
 
 def kafka_cannot(checkpoint: str, first: int) -> str:

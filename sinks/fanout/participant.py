@@ -117,8 +117,11 @@ class FanoutParticipant(Participant[StagedParts]):
         self._end(epoch, staged, lambda part, own, items: part.finish(own, items))
 
     def finish_or_salvage(self, epoch: Epoch, staged: Sequence[StagedParts]) -> None:
-        """Driver: finish or salvage each part, as `finish` does."""
-        self._end(epoch, staged, lambda part, own, items: part.finish_or_salvage(own, items))
+        """Driver: finish or salvage each part that is not finished, as `finish` does.
+
+        The visible data of a finished part may have been removed or compacted since.
+        """
+        self._end(epoch, staged, _finish_or_salvage)
 
     def _end(self, epoch: Epoch, staged: Sequence[StagedParts], verb: _Verb) -> None:
         visible: dict[str, tuple[Any, ...]] = {}
@@ -294,6 +297,11 @@ class FanoutParticipant(Participant[StagedParts]):
                 errors.append(error)
         if errors:
             raise errors[0]
+
+
+def _finish_or_salvage(part: _Part, epoch: Epoch, staged: Sequence[Any]) -> None:
+    if not part.is_finished(epoch):
+        part.finish_or_salvage(epoch, staged)
 
 
 def _precedence(named: tuple[str, _Part]) -> tuple[bool, bool, str]:

@@ -49,7 +49,13 @@ from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.task import StagedTransaction, list_all_transactional_ids
-from krishiv_spark.sinks.participant import LostIntentError, Participant, Replay, kafka_cannot
+from krishiv_spark.sinks.participant import (
+    LostIntentError,
+    Participant,
+    Replay,
+    advise_retry,
+    kafka_cannot,
+)
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 
 __all__ = ["KafkaParticipant", "find_truncated", "read_outcome_from_log"]
@@ -318,7 +324,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
         if isinstance(error, KafkaRefusedError):
             return "until that is allowed, each new attempt ends like this one"
         if self._streaming:
-            return "restart the query, which resolves it"
+            return advise_retry(epoch.query)
         return f"check the topic before you run the job again (its id is {epoch.query})"
 
     def _find_outcomes(

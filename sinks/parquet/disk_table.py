@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from krishiv_spark.sinks.base import Epoch, OutputMode
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.participant import TableLogView, TableParticipant
 from krishiv_spark.sinks.parquet.staging import StagedFiles, add_counts
+from krishiv_spark.sinks.participant import advise_retry
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.storage import Folder
 from krishiv_spark.storage.disk import DISK, DiskFolder
@@ -310,11 +312,12 @@ class DiskParticipant(TableParticipant[StagedFiles]):
     def force_outcome(
         self, epoch: Epoch, staged: Sequence[StagedFiles], *, committed: bool
     ) -> None:
-        """Operator: rename the files that exist, or remove those that are visible already.
+        """Operator: rename the files that exist, or remove the staged and the visible ones.
 
         Files that the epoch has replaced do not return. If files are removed, the staged folder
         stays until the next generation: without it the epoch would count as finished before the
-        log records that it is void.
+        log records that it is void. Staged files are removed first, so that a driver that sleeps
+        in `finish` makes nothing visible afterwards.
         """
         folder = self._staged_folder(epoch)
         with _delayed_by_links(epoch):
@@ -323,7 +326,11 @@ class DiskParticipant(TableParticipant[StagedFiles]):
                 self._remove_replaced(staged)
                 self._end_generation(folder, must_exist=False)
                 return
-            for name, files in _group_by_folder(staged).items():
+            grouped = _group_by_folder(staged)
+            with suppress(FileNotFoundError), open_folder(self._table, folder) as source:
+                for file in chain.from_iterable(grouped.values()):
+                    remove_file(staged_name(file), folder=source)
+            for name, files in grouped.items():
                 with suppress(FileNotFoundError), open_folder(self._table, name) as target:
                     for file in files:
                         remove_file(file, folder=target)
@@ -542,7 +549,7 @@ def _delayed_by_links(epoch: Epoch) -> Iterator[None]:
     except LinkError as error:
         raise CommitUnknown(
             f"epoch {epoch.number}: its intent is logged, but not all of its files could be "
-            f"made visible: {error}; restart the query afterwards, which resolves it"
+            f"made visible: {error}; then {advise_retry(epoch.query)}"
         ) from error
 
 

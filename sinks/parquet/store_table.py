@@ -37,7 +37,7 @@ from krishiv_spark.sinks.base import Epoch, OutputMode
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.participant import TableLogView, TableParticipant
 from krishiv_spark.sinks.parquet.staging import StagedUpload, StagedUploads
-from krishiv_spark.sinks.participant import LostIntentError
+from krishiv_spark.sinks.participant import LostIntentError, advise_retry
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.storage import Folder, PendingUpload, Storage, StoreUrl, Uploads, UploadState
 
@@ -370,7 +370,7 @@ class UploadParticipant(TableParticipant[StagedUploads]):
     def _unknown_error(self, epoch: Epoch, error: StorageError) -> CommitUnknown:
         return CommitUnknown(
             f"epoch {epoch.number}: its intent is logged, but not all of its files could be "
-            f"made visible: {error}; restart the query, which resolves it"
+            f"made visible: {error}; {advise_retry(epoch.query)}"
         )
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from parquet_reading import batches, reader
-from replays import Stream, count_range, refused, said
+from replays import Stream, count_range, refused, said, table_rows
 from sink_life import SCHEMA, Job, Life, rows
 from spark_starts import make_checkpoint, start
 from store_tables import make_onlooker
@@ -23,6 +23,7 @@ from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.operating import Operator
 from krishiv_spark.sinks.parquet import store_table as store_sink
+from krishiv_spark.sinks.parquet.disk_table import DiskParticipant
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.storage import Storage, s3
 from krishiv_spark.storage.clients import StoreClient
@@ -373,16 +374,50 @@ def test_vacuum_aborts_old_uploads_and_leaves_what_an_intent_names(table, monkey
     assert table.onlooker.ids() == list(range(10))
 
 
-@that_list
-def test_vacuum_leaves_what_an_intent_of_a_fanout_names(table, monkeypatch):
-    number = pa.struct([("id", pa.int64())])
-    schema = pa.schema([("good", number)])
-    route = {"route.good.format": "krishiv-parquet", "route.good.path": table.url}
-    given = {**route, **table.storage, "epochLog": f"{table.url}-logs"}
+NUMBER = pa.struct([("id", pa.int64())])
+
+
+def fan_of(table, **paths):
+    """A fan-out into the table as the route `good`, and into other folders."""
+    schema = pa.schema([(route, NUMBER) for route in ("good", *paths)])
+    routes = {"good": table.url, **paths}
+    formats = {f"route.{route}.format": "krishiv-parquet" for route in routes}
+    targets = {f"route.{route}.path": path for route, path in routes.items()}
+    given = {**formats, **targets, **table.storage, "epochLog": f"{table.url}-logs"}
     options = FanoutWriter.options_type.parse(given, "test")
     driver = Life(FanoutWriter, given, "q1", OutputMode.APPEND)
     driver._make = lambda: FanoutWriter(options, schema, OutputMode.APPEND)
-    batch = pa.record_batch([pa.array([{"id": n} for n in range(10)], number)], schema=schema)
+    return driver, pa.record_batch(
+        [pa.array([{"id": n} for n in range(10)], NUMBER)] * len(routes), schema=schema
+    )
+
+
+@pytest.mark.parametrize("age", ["young", "aged"])
+def test_a_route_that_is_finished_is_not_checked_again(table, tmp_path, monkeypatch, request, age):
+    """Its files may be removed or compacted before the other routes are finished."""
+    driver, batch = fan_of(table, local=f"{tmp_path}/local")
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(DiskParticipant, "finish", die)
+        with pytest.raises(KeyboardInterrupt):
+            driver.epoch(0, batch)
+    assert table.onlooker.ids() == list(range(10))
+    for key in list(table.onlooker.keys()):
+        table.onlooker.remove(key)
+    if age == "aged":
+        request.getfixturevalue("aged")
+    open_log.cache_clear()  # the next driver is another process
+    driver.epoch(0, batch)
+    assert table.onlooker.ids() == []
+    assert table_rows(tmp_path / "local") == count_range(10)
+
+
+@that_list
+def test_vacuum_leaves_what_an_intent_of_a_fanout_names(table, monkeypatch):
+    driver, batch = fan_of(table)
     table.die_in_commit(driver, staged(driver, 0, batch), monkeypatch)
     table.vacuum("--older-than", "0 s")
     driver.epoch(0, batch)

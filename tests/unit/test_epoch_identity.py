@@ -18,9 +18,11 @@ from krishiv_spark.errors import CommitRejected, CommitUnknown
 from krishiv_spark.lifecycle.epoch_write import StreamWrite
 from krishiv_spark.lifecycle.plans import PlanningFailed, Staged
 from krishiv_spark.offsets import Claim, EpochLog, open_log
+from krishiv_spark.offsets.journal import StoredEntries
 from krishiv_spark.parquet.layout import log_folder
 from krishiv_spark.sinks import epoch_checks
 from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.parquet.disk_table import DiskParticipant
 from krishiv_spark.sinks.parquet.participant import TableParticipant
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.spark import checkpoint as checkpoint_module
@@ -336,6 +338,24 @@ def test_a_job_that_is_half_visible_is_finished_by_the_next_writer(
     assert stream.count() == 40
 
 
+def test_a_job_whose_outcome_is_not_known_is_not_to_be_run_again_unchecked(stream, monkeypatch):
+    """Another run is another job: the next writer makes the rows of this one visible, too."""
+    failing = job(stream)
+    failing.plan()
+    messages = [failing.task(0, 0, rows(100, 9))]
+
+    def fail(*_):
+        raise OSError("the disk is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(StoredEntries, "list_after", fail)
+        with pytest.raises(CommitUnknown, match="check the target before you run the job again"):
+            failing.commit(0, messages)
+    failing.abort(0, messages)
+    job(stream).epoch(0, rows(200, 1))
+    assert stream.count() == 40
+
+
 def vacuumed(stream: Stream) -> str:
     line = ["parquet", "vacuum", str(stream.table), "--older-than", "0s"]
     return CliRunner().invoke(main, line, catch_exceptions=False).output.splitlines()[-1]
@@ -579,6 +599,30 @@ def test_taking_an_epoch_back_may_die_anywhere(stream, monkeypatch):
         command(stream, "resolve", "--assume", "aborted", fails="killed")
     refused(stream, "is missing", 3, 30, 9)
     command(stream, "resolve", "--assume", "aborted")
+    stream.epoch(3, 30, 9)
+    assert stream.count() == 39
+
+
+def test_a_driver_that_sleeps_behind_its_intent_makes_nothing_visible_after_a_decree(
+    stream, monkeypatch
+):
+    calls = []
+
+    def fall_asleep(*given):
+        calls.append(given)
+        raise KeyboardInterrupt
+
+    finish = DiskParticipant.finish
+    stream.offsets(3, 30, 9)
+    stream.plan()
+    messages = [stream.task(3, 0, rows(30, 9))]
+    with monkeypatch.context() as asleep:
+        asleep.setattr(DiskParticipant, "finish", fall_asleep)
+        with pytest.raises(KeyboardInterrupt):
+            stream.commit(3, messages)
+    command(stream, "resolve", "--assume", "aborted")
+    with pytest.raises(CommitUnknown, match="is missing"):
+        finish(*calls[0])
     stream.epoch(3, 30, 9)
     assert stream.count() == 39
 

@@ -636,7 +636,7 @@ def test_an_intent_whose_answer_is_lost_is_unknown_and_settled_by_looking(fault)
     journal = ModelJournal()
     log = EpochLog(FaultyAt(journal, "create", fault, at=PROBED + 1))
     generation = log.begin().owner
-    with pytest.raises(CommitUnknown, match=r"epoch 0.*restart the query"):
+    with pytest.raises(CommitUnknown, match=r"epoch 0: .* failed while its intent"):
         log.intend(generation, 0, [])
     happened = fault is Fault.LOST_ANSWER
     assert EpochLog(journal).state().committed_epoch == (0 if happened else None)

@@ -194,6 +194,31 @@ def test_a_log_elsewhere_that_is_put_back_with_the_checkpoint(checkpoint, place)
     assert table_rows(place / "t") == count_range(40)
 
 
+@pytest.mark.parametrize("before", ["prepare", "finish"])
+def test_a_log_that_was_copied_while_an_epoch_ran_is_put_back_with_the_checkpoint(
+    elsewhere, checkpoint, place, before
+):
+    """A copy from before the intent lacks an epoch that the table has."""
+    copies = []
+    original = getattr(DiskParticipant, before)
+
+    def copy(*given):
+        copies.extend(Copy(folder) for folder in (checkpoint, place / "log"))
+        return original(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DiskParticipant, before, copy)
+        elsewhere.run(2)
+    for old in copies:
+        old.put_back()
+    if before == "prepare":
+        why = "CheckpointMismatch: Parquet table .* has a later epoch"
+        refused(elsewhere, 2, why, place)
+    else:  # the copy has the intent
+        elsewhere.run(2)
+    assert table_rows(place / "t") == count_range(30)
+
+
 def test_replay_goes_on_where_the_log_is_older(fan, checkpoint, place, routes):
     old = Copy(checkpoint)
     fan.run(3)
