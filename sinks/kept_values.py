@@ -14,7 +14,7 @@ own way. Driver.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -130,12 +130,25 @@ def in_table(group: Numbers) -> Numbers:
     return -2 - group
 
 
-def find_rows_before(found: IncompleteRows) -> Numbers:
-    """Return for each change the change that wrote the row's previous state."""
-    rows = np.arange(len(found.groups))
+def find_rows_before(found: IncompleteRows, ends: Mapping[str, LogEnd]) -> Numbers:
+    """Return for each change the change that wrote the row's previous state.
+
+    The table has the effects of all repeated events. If the delete of a key and its insert are both
+    repeated, the table's row of the key, which is later than both, has the value of the insert.
+
+    Args:
+        found: The changes.
+        ends: The end of earlier epochs, by partition.
+    """
+    rows, stored = np.arange(len(found.groups)), in_table(found.groups)
     is_first = np.diff(found.groups, prepend=-1) != 0
     follows_delete = np.r_[False, found.rows[DELETES].to_numpy()[:-1]]
-    return np.where(is_first, in_table(found.groups), np.where(follows_delete, NO_CHANGE, rows - 1))
+    may_repeat = _compare(found.rows, ends, _is_at_most)
+    # A tombstone, which has no position, may be between the two.
+    may_precede = may_repeat | found.rows[POSITION].is_null().to_numpy()
+    is_again = may_repeat & np.r_[False, may_precede[:-1]]
+    inserted = np.where(is_again, stored, NO_CHANGE)
+    return np.where(is_first, stored, np.where(follows_delete, inserted, rows - 1))
 
 
 def follow_moves(found: IncompleteRows, before: Numbers) -> Numbers:
@@ -259,16 +272,35 @@ def are_applied(rows: pa.Table, ends: Mapping[str, LogEnd]) -> Flags:
         rows: The changes.
         ends: The end of earlier epochs, by partition.
     """
+    return _compare(rows, ends, _is_before)
+
+
+def _compare(
+    rows: pa.Table, ends: Mapping[str, LogEnd], rule: Callable[[LogEnd, int, int | None], bool]
+) -> Flags:
+    """Return for each change whether a rule is true of it and the end of its partition."""
     has_clocks = CLOCK in rows.column_names  # which an earlier version did not stage
     clocks = rows[CLOCK].to_pylist() if has_clocks else [None] * rows.num_rows
     places = zip(rows[PARTITION].to_pylist(), rows[POSITION].to_pylist(), clocks, strict=True)
-    return np.array([_is_before(ends.get(one), at, clock) for one, at, clock in places], np.bool_)
+    return np.array(
+        [
+            one in ends and at is not None and rule(ends[one], at, clock)
+            for one, at, clock in places
+        ],
+        np.bool_,
+    )
 
 
-def _is_before(end: LogEnd | None, position: int | None, clock: int | None) -> bool:
-    if end is None or position is None or position >= end.position:
+def _is_before(end: LogEnd, position: int, clock: int | None) -> bool:
+    if position >= end.position:
         return False
     return clock is None or end.time is None or LogTime(clock, position) < end.time
+
+
+def _is_at_most(end: LogEnd, position: int, clock: int | None) -> bool:
+    if position > end.position:
+        return False
+    return clock is None or end.time is None or LogTime(clock, position) <= end.time
 
 
 def to_rejection(format_name: str, key: str, name: str) -> CommitRejected:

@@ -32,6 +32,7 @@ __all__ = [
     "list_origin_fields",
     "mark_reads",
     "read_origins",
+    "read_positions",
 ]
 
 SNAPSHOT, OFFSET = "snapshot:", "offset:"
@@ -59,9 +60,10 @@ _FIELDS_OF_SOURCE = (
 _FIELDS_OF_TIMES = tuple(pa.field(name, pa.int64()) for name in ("lsn", "ts_us", "ts_ns", "ts_ms"))
 """Those of them that are read for mirrors."""
 
+_POSITIONS_OF_ROWS = ("__lsn", "__source_lsn")
 _FIELDS_OF_ROWS = tuple(
     pa.field(name, pa.int64())
-    for name in ("__lsn", "__source_lsn", "__source_ts_us", "__source_ts_ns", "__source_ts_ms")
+    for name in (*_POSITIONS_OF_ROWS, "__source_ts_us", "__source_ts_ns", "__source_ts_ms")
 )
 """Fields that ``ExtractNewRecordState`` adds to rows alone if ``add.fields`` names them."""
 
@@ -136,6 +138,21 @@ def read_origins(
     if form == "row":
         places = pc.if_else(objects.field(DELETED).is_valid(), places, None)
     return Origins(rows, mark_reads(places, reads), _find_times(columns), reads)
+
+
+def read_positions(rows: pa.StructArray) -> pa.Array:
+    """Return the positions of rows alone in PostgreSQL's log; null for none.
+
+    Rows without the flag of deletes have none, as in `read_origins`.
+
+    Args:
+        rows: The rows, with the fields of `list_origin_fields`.
+    """
+    kinds = {each.name: each.type for each in rows.type}
+    names = [each for each in _POSITIONS_OF_ROWS if pa.types.is_integer(kinds.get(each, pa.null()))]
+    found = [rows.field(each).cast(pa.int64()) for each in names]
+    positions = pc.coalesce(*found, pa.nulls(len(rows), pa.int64()))
+    return pc.if_else(rows.field(DELETED).is_valid(), positions, _NULL)
 
 
 def format_number(values: pa.Array, digits: int = _DIGITS) -> pa.Array:

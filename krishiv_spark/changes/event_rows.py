@@ -16,7 +16,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc
-from krishiv_spark.changes.change_origins import Origins, list_origin_fields, read_origins
+from krishiv_spark.changes.change_origins import (
+    Origins,
+    list_origin_fields,
+    read_origins,
+    read_positions,
+)
 from krishiv_spark.changes.decoded import (
     Changes,
     Rows,
@@ -159,11 +164,17 @@ class RowReader:
     ) -> Iterator[Changes]:
         operations, flags = (objects.field(name).cast(pa.string()) for name in _FLAGS)
         deletes = is_true(pc.is_in(operations, _DELETES)) | is_true(pc.equal(flags, "true"))
+        is_read = pc.equal(operations, _READ)
+        positions = pc.if_else(
+            pc.fill_null(is_read, fill_value=False), _NO_POSITION, read_positions(objects)
+        )
         upserts = np.flatnonzero(~deletes)
-        yield self._upsert(encodings, objects.take(pa.array(upserts)), rows[upserts])
+        at = positions.take(pa.array(upserts))
+        yield self._upsert(encodings, objects.take(pa.array(upserts)), rows[upserts], at)
         deleted = np.flatnonzero(deletes)
         if len(deleted):
-            yield self._delete(encodings, objects.take(pa.array(deleted)), rows[deleted])
+            at = positions.take(pa.array(deleted))
+            yield self._delete(encodings, objects.take(pa.array(deleted)), rows[deleted], at)
 
     def _read_envelopes(
         self,

@@ -33,8 +33,11 @@ Form: TypeAlias = Literal["envelope", "row"]
 
 _CLOCKS = frozenset({"ts_ms", "ts_us", "ts_ns"})
 """The fields of a heartbeat."""
-_OF_DDL = {"ddl", "databaseName"}
+_OF_DDL = {"ddl", "databaseName", "source"}
+_ALSO_OF_DDL = _OF_DDL | _CLOCKS | {"position", "schemaName", "tableChanges"}
 _OF_TRANSACTION = {"status", "id", "event_count"}
+_ALSO_OF_TRANSACTION = _CLOCKS | {"data_collections"}
+"""One of them is in each boundary, and no other field: a table may have columns of these names."""
 
 DELETED, OPERATION = "__deleted", "__op"
 """Fields that ``ExtractNewRecordState`` adds to a row."""
@@ -103,7 +106,15 @@ def load_object(value: bytes) -> dict[str, Any]:
 
 def changes_no_row(names: AbstractSet[str]) -> bool:
     """Return True if fields are those of a heartbeat, or of a change of a schema."""
-    return {"ts_ms"} <= names <= _CLOCKS or (names >= _OF_DDL and "source" in names)
+    return {"ts_ms"} <= names <= _CLOCKS or _OF_DDL <= names <= _ALSO_OF_DDL
+
+
+def _is_boundary(found: Mapping[str, Any]) -> bool:
+    """Return True if a record is a boundary of a transaction."""
+    if not found.keys() >= _OF_TRANSACTION or found["status"] not in ("BEGIN", "END"):
+        return False
+    others = found.keys() - _OF_TRANSACTION
+    return bool(others) and others <= _ALSO_OF_TRANSACTION
 
 
 def describe_strange(keys: Sequence[str]) -> str:
@@ -137,9 +148,7 @@ def examine(found: Mapping[str, Any], columns: pa.Schema, keys: Sequence[str]) -
         # A delete has its key in 'before' only; other values there may be null for unknown ones.
         row = {**{name: before.get(name) for name in keys}, **after}
         return Shape("envelope", _find_forms(row, columns), {})
-    if changes_no_row(found.keys()):
-        return None
-    if found.keys() >= _OF_TRANSACTION and found["status"] in ("BEGIN", "END"):
+    if changes_no_row(found.keys()) or _is_boundary(found):
         return None
     if not all(name in found for name in keys):
         raise UnreadableRecord(describe_strange(keys))

@@ -183,7 +183,7 @@ it reads one batch, as large as the source's limits allow."""
 _CONTINUOUS = (
     "'triggerMode' = Continuous: Spark has no continuous processing for Python sources, so "
     "batches follow one another, each started as soon as there is a row. From topic to topic, "
-    "a record was measured to arrive after 0.3 s (docs/jobs.md)"
+    "a record was measured to arrive after 0.3 s"
 )
 """The figure is that of ``./run bench --only kafka.latency``."""
 

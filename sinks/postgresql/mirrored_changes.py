@@ -187,16 +187,18 @@ def _order_changes(facts: _Facts, changes: str, keys: Sequence[str]) -> _Ordered
 
     A partition is in the order of the database, and its positions start again if the database moves
     to another server. So positions of the database's log count only for keys in several partitions,
-    whose offsets are not comparable: a topic got more partitions.
+    whose offsets are not comparable: a topic got more partitions. Then all changes of a key in one
+    partition are later than those in the other.
     """
     orders = [_ORDER, _TASK, _ROW]
-    if not facts.has_positions or (facts.has_offsets and len(facts.partitions) <= 1):
-        return _Ordered(changes, orders)
     if not facts.has_offsets:
-        return _Ordered(changes, [_POSITION, *orders])
+        return _Ordered(changes, [_POSITION, *orders] if facts.has_positions else orders)
+    if len(facts.partitions) <= 1:
+        return _Ordered(changes, orders)
     key = f"OVER (PARTITION BY {', '.join(keys)})"
     is_split = f"min({_PARTITION}) {key} <> max({_PARTITION}) {key}"
-    placed = f"SELECT *, CASE WHEN {is_split} THEN {_POSITION} END AS {_PLACE_OF_KEY}"
+    highest = f"max({_POSITION}) OVER (PARTITION BY {', '.join([*keys, _PARTITION])})"
+    placed = f"SELECT *, CASE WHEN {is_split} THEN {highest} END AS {_PLACE_OF_KEY}"
     return _Ordered(f"{placed} FROM ({changes}) placed", [_PLACE_OF_KEY, *orders])
 
 
@@ -440,7 +442,7 @@ class _Incomplete:
         For a row of the table, it is the number of the key after those of `_ids`; it is -1 if the
         value is not known.
         """
-        before = find_rows_before(self._found)
+        before = find_rows_before(self._found, self._recorded.changes.ends)
         moved = follow_moves(self._found, before)
         states = [before, moved, follow_earlier_moves(moved, self._earlier[1])]
         sources = {

@@ -84,7 +84,7 @@ BUGS = {
     "a changed key leaves its values behind": ("follow_moves", lambda _, before: before),
     "a kept value is that of the table": (
         "find_rows_before",
-        lambda found: mirrored_changes.in_table(found.groups),
+        lambda found, _: mirrored_changes.in_table(found.groups),
     ),
     "a row that an earlier epoch has deleted is forgotten": (
         "find_moved_inserts",
@@ -350,11 +350,24 @@ def test_the_later_offset_wins_also_from_another_server(database, tmp_path):
     assert mirror.rows() == [(1, 2, "x")]
 
 
-def test_the_higher_position_wins_of_a_key_in_two_partitions(database, tmp_path):
+@pytest.mark.parametrize("other", ["c", "r"])
+def test_the_higher_position_wins_of_a_key_in_two_partitions(database, tmp_path, other):
+    """Also beside a row that a snapshot has read, which has no position."""
     mirror = Mirror(database, tmp_path)
     newer, older = event(1, 9, n=2, text=PLACEHOLDER), event(1, 5, "c", n=1, text="x")
-    mirror.apply(newer, older, event(2, 3, "c", n=3, text="y"), partitions=(0, 1))
+    mirror.apply(newer, older, event(2, 3, other, n=3, text="y"), partitions=(0, 1))
     assert mirror.rows() == [(1, 2, "x"), (2, 3, "y")]
+
+
+def test_changed_keys_that_are_repeated_keep_the_values_of_the_end(database, tmp_path):
+    """The table has the rows of the end, so the row of the old key is another row by then."""
+    mirror = Mirror(database, tmp_path)
+    mirror.apply(event(1, 1, "c", n=1, text="A"), event(2, 2, "c", n=2, text="B"))
+    exchange = [leave(1, 10), arrive(9, 10), leave(2, 20), arrive(1, 20), leave(9, 30)]
+    window = [*exchange, arrive(2, 30), event(3, 40, "c", n=3, text="C")]
+    for _ in range(2):
+        mirror.apply(*window)
+        assert mirror.rows() == [(1, 0, "B"), (2, 0, "A"), (3, 3, "C")]
 
 
 def test_a_stored_value_that_another_writer_changes_is_kept(database, tmp_path):

@@ -51,7 +51,7 @@ BUGS = {
     "a kept value is that of the table": (
         unchanged_values,
         "find_rows_before",
-        lambda found: unchanged_values.in_table(found.groups),
+        lambda found, _: unchanged_values.in_table(found.groups),
     ),
     "the first change of a key wins": (
         epoch_changes.EpochChanges,

@@ -347,6 +347,25 @@ def test_records_that_change_no_row_are_skipped():
     assert [row["id"] for _, row, _ in found] == [1]
 
 
+@pytest.mark.parametrize("neighbours", [(), ("OPEN",), ("NaN",), ("OPEN", "NaN")])
+@pytest.mark.parametrize("status", ["BEGIN", "END", "OPEN"])
+def test_a_row_with_the_columns_of_a_boundary_is_a_row(status, neighbours):
+    """The plan of its neighbours reads it, or it is examined alone."""
+    names = ["id", "status", "event_count", "ddl", "databaseName", "source"]
+    columns = pa.schema([(name, pa.string()) for name in names]).set(
+        2, pa.field("event_count", pa.float64())
+    )
+    decoder = DebeziumDecoder(columns, ["id"], DebeziumRules())
+    counts = {"NaN": "NaN"}
+    rows = [
+        {**dict.fromkeys(names, "x"), "id": str(n), "status": each, "__deleted": "false"}
+        | {"event_count": counts.get(each, 1.5)}
+        for n, each in enumerate([*neighbours, status])
+    ]
+    found = decode_with(decoder, *map(to_json, rows))
+    assert [row["id"] for _, row, _ in found] == [row["id"] for row in rows]
+
+
 def test_a_truncate_is_an_error_unless_it_is_to_be_ignored(caplog):
     event = write_event("t", None, None)
     with pytest.raises(SchemaError, match="TRUNCATE"):

@@ -61,7 +61,7 @@ def test_the_mirror_equals_the_database_after_each_epoch(tmp_path, mode, seed):
 
 @pytest.mark.long
 @MODES
-@SEEDS
+@pytest.mark.parametrize("seed", range(16))
 def test_a_changed_key_takes_the_kept_values_along(tmp_path, mode, seed):
     """Each epoch ends between two statements, so that the halves of a change are together."""
     database = Database(seed, moves=True)
@@ -232,6 +232,32 @@ def leave(key, lsn):
 def arrive(key, lsn):
     row = {"id": key, "n": 0, "text": PLACEHOLDER}
     return to_json({"id": key}), write_event("c", None, row, lsn)
+
+
+ROWS = {1: "A", 2: "B"}
+SWAP = [leave(1, 10), arrive(9, 10), leave(2, 20), arrive(1, 20), leave(9, 30), arrive(2, 30)]
+REPLACE = [leave(2, 10), leave(1, 20), arrive(2, 20)]
+THREE = to_json({"id": 3}), write_event("c", None, {"id": 3, "n": 0, "text": "C"}, 40)
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("window", "rows"),
+    [
+        ([*SWAP, THREE], {1: "B", 2: "A", 3: "C"}),
+        (SWAP, {1: "B", 2: "A"}),
+        ([*REPLACE, THREE], {2: "A", 3: "C"}),
+        (REPLACE, {2: "A"}),
+    ],
+    ids=["exchanged", "exchanged at the end", "replaced", "replaced at the end"],
+)
+def test_changed_keys_that_are_repeated_keep_the_values_of_the_end(tmp_path, mode, window, rows):
+    """The table has the rows of the end, so the row of the old key is another row by then."""
+    mirror = Mirror(tmp_path, upsertMode=mode)
+    mirror.apply([insert(key, text=text) for key, text in ROWS.items()])
+    for first in (2, 12):
+        mirror.apply(window, first)
+        assert {row["id"]: row["text"] for row in mirror.rows()} == rows
 
 
 def test_a_new_key_after_epochs_of_others_takes_the_kept_values_along(tmp_path):
@@ -437,15 +463,42 @@ def test_the_later_offset_wins_whatever_the_order_of_the_rows(tmp_path):
     assert mirror.rows() == [{"id": 1, "n": 3, "text": "c"}]
 
 
-def test_the_later_position_wins_if_a_key_is_in_two_partitions(tmp_path):
+def write_flat(lsn, deleted="false", **row):
+    """A row alone, as ``ExtractNewRecordState`` writes it."""
+    return to_json({"id": 1}), to_json({**row, "__op": "u", "__lsn": lsn, "__deleted": deleted})
+
+
+OTHER = to_json({"id": 7}), write_event("r", None, {"id": 7, "n": 7, "text": "other"}, 3)
+OLD = {"id": 1, "n": 1, "text": "old"}
+NEW = {"id": 1, "n": 2, "text": "new"}
+IN_TWO_PARTITIONS = {
+    "envelopes": ([write_event("c", None, OLD, 5)], [write_event("u", None, NEW, 9)]),
+    "a row that a snapshot has read": (
+        [write_event("r", None, OLD, 5)],
+        [write_event("u", None, NEW, 9)],
+    ),
+    "a lower position of the same partition": (
+        [write_event("c", None, OLD, 5)],
+        [write_event("u", None, OLD, 9), write_event("u", None, NEW, 4)],
+    ),
+    "read again": (
+        [write_event("c", None, OLD, 5)],
+        [write_event("u", None, OLD, 9), write_event("r", None, NEW, 9)],
+    ),
+    "rows alone": ([write_flat(5, **OLD)[1]], [write_flat(9, **NEW)[1]]),
+}
+
+
+@pytest.mark.parametrize("others", [[], [OTHER]], ids=["alone", "beside a snapshot"])
+@pytest.mark.parametrize("case", IN_TWO_PARTITIONS)
+def test_the_later_partition_wins_if_a_key_is_in_two(tmp_path, case, others):
     """After a topic got more partitions; the offsets of the new one are lower."""
     mirror = Mirror(tmp_path)
-    first = to_json({"id": 1}), write_event("c", None, {"id": 1, "n": 1, "text": "old"}, 5)
-    later = to_json({"id": 1}), write_event("u", None, {"id": 1, "n": 2, "text": "new"}, 9)
-    new = to_rows([later], 3)
-    new = new.set_column(3, "partition", pa.array([1], pa.int32()))
-    mirror.epoch(0, pa.concat_tables([new, to_rows([first], 1000)]))
-    assert mirror.rows() == [{"id": 1, "n": 2, "text": "new"}]
+    first, later = ([(to_json({"id": 1}), one) for one in part] for part in IN_TWO_PARTITIONS[case])
+    new = set_partition(to_rows(later, 3), 1)
+    mirror.epoch(0, pa.concat_tables([new, to_rows([*first, *others], 1000)]))
+    found = {row["id"]: row for row in mirror.rows()}
+    assert found[1] == NEW
 
 
 @pytest.mark.long

@@ -91,30 +91,34 @@ def _have_positions(changes: pa.Table) -> bool:
     return bool(pc.all(has_position, min_count=0).as_py())
 
 
-def _find_split(changes: pa.Table, keys: Sequence[str]) -> pa.ChunkedArray | None:
-    """Return whether the key of each change is in several partitions, or in an unknown one.
+def _find_highest(changes: pa.Table, keys: Sequence[str]) -> pa.ChunkedArray | None:
+    """Return for changes of keys in several partitions the highest position of key and partition.
 
-    A key is in two of them after a topic got more partitions.
+    A key is in two partitions after a topic got more of them: then all its changes in one are
+    later than those in the other. A partition in which a snapshot alone has read the row, which has
+    no position, is the earlier one.
 
     Returns:
-        A column of flags; None if no key is.
+        A column with null for other keys; None if no key is in several partitions.
     """
-    names = changes[PARTITION].combine_chunks()
-    if names.null_count or changes[ORDER].null_count:
-        return pa.chunked_array([pa.array(np.ones(len(names), np.bool_))])
-    numbers = names.dictionary_encode()
-    if len(numbers.dictionary) <= 1:
+    if pc.count_distinct(changes[PARTITION]).as_py() <= 1:
         return None
     own = list(keys)
-    placed = changes.select(own).append_column(_GROUP, numbers.indices)
-    found = placed.group_by(own).aggregate([(_GROUP, "min"), (_GROUP, "max")])
-    split = found.filter(pc.less(found[f"{_GROUP}_min"], found[f"{_GROUP}_max"])).select(own)
+    placed = changes.select([*own, PARTITION, POSITION])
+    found = placed.group_by([*own, PARTITION]).aggregate([(POSITION, "max")])
+    counts = found.group_by(own).aggregate([(PARTITION, "count")])
+    split = counts.filter(pc.greater(counts[f"{PARTITION}_count"], 1)).select(own)
     if not split.num_rows:
         return None
-    rows = changes.select(own).append_column(_ROW, pa.array(np.arange(changes.num_rows)))
-    flags = np.zeros(changes.num_rows, np.bool_)
-    flags[rows.join(split, own, join_type="left semi")[_ROW].to_numpy()] = True
-    return pa.chunked_array([pa.array(flags)])
+    found = found.join(split, own, join_type="left semi")
+    rows = changes.select([*own, PARTITION])
+    rows = rows.append_column(_ROW, pa.array(np.arange(changes.num_rows)))
+    joined = rows.join(found, [*own, PARTITION], join_type="inner")
+    numbers, is_other = joined[_ROW].to_numpy(), np.ones(changes.num_rows, np.bool_)
+    highest = np.zeros(changes.num_rows, np.int64)
+    highest[numbers] = pc.fill_null(joined[f"{POSITION}_max"], -1).to_numpy()
+    is_other[numbers] = False
+    return pa.chunked_array([pa.array(highest, mask=is_other)])
 
 
 def number_keys(rows: pa.Table, keys: pa.Table) -> np.ndarray[Any, Any]:
@@ -390,12 +394,14 @@ class EpochChanges:
         order = self._upsert_spec.order
         if order != ORDER:
             return [] if order is None else [changes[order]]
-        if not _have_positions(changes):
-            return [changes[ORDER]]
-        is_split = _find_split(changes, self._upsert_spec.keys)
-        if is_split is None:
-            return [changes[ORDER]]
-        return [pc.if_else(is_split, changes[POSITION], None), changes[ORDER]]
+        if changes[PARTITION].null_count or changes[ORDER].null_count:
+            return (
+                [changes[POSITION], changes[ORDER]]
+                if _have_positions(changes)
+                else [changes[ORDER]]
+            )
+        highest = _find_highest(changes, self._upsert_spec.keys)
+        return [changes[ORDER]] if highest is None else [highest, changes[ORDER]]
 
     def read_batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Read all changes in a fixed order: some of their columns, or all."""

@@ -87,7 +87,8 @@ def complete_upserts(
     rows = pa.Table.from_batches([_conform(one, columns) for one in found.rows.to_batches()])
     winners = found.winners
     last, kept = rows.take(pa.array(winners)), list_kept(found.kept)
-    before = find_rows_before(found)
+    ends = read_ends(table.metadata)
+    before = find_rows_before(found, ends)
     read_row = partial(read_snapshot_row, table, keys)
     earlier = find_moved_rows(read_moves(table.metadata).items(), found.rows, read_row)
     moves = follow_moves(found, before)
@@ -102,7 +103,7 @@ def complete_upserts(
     moved = [_conform(batch, columns) for row in earlier.rows for batch in row.to_batches()]
     known = pa.concat_tables([rows, pa.Table.from_batches(moved, columns)])
     is_missing = np.zeros(len(winners), np.bool_)
-    is_repeated = are_applied(found.rows.take(pa.array(winners)), read_ends(table.metadata))
+    is_repeated = are_applied(found.rows.take(pa.array(winners)), ends)
     for name, alternatives in sources.items():
         spots = np.full(len(winners), -1)
         for source in alternatives:
