@@ -145,6 +145,10 @@ def _settings(options: ConnectionOptions, *, reads: bool) -> str:
     kind = "REPEATABLE READ READ ONLY" if reads else "READ COMMITTED READ WRITE"
     parts = [
         f"SET TRANSACTION ISOLATION LEVEL {kind}",
+        # COPY has Arrow's texts. The default is the encoding of the database or of the role, and a
+        # pool may ignore that of the connection.
+        "SET LOCAL client_encoding = 'UTF8'",
+        "SET LOCAL standard_conforming_strings = on",  # as `quote_text` writes literals
         f"SET LOCAL lock_timeout = {options.lock_timeout}",
         f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_MS}",
     ]
@@ -188,6 +192,8 @@ def explain_errors(options: ConnectionOptions, action: str) -> Iterator[None]:
 
 
 _HINTS = {
+    "22P05": ". The database has no such character: move the table to a database with ENCODING "
+    "'UTF8', or replace the character in the query",
     "25006": ". It is a standby or read-only: connect to the primary, as with "
     "'libpq.target_session_attrs' = 'read-write'",
     "28P01": ". Check the options 'user' and 'password'",
@@ -200,6 +206,8 @@ _HINTS = {
 
 
 _CONNECTION_HINTS = {
+    "22P05": ". The database has no such character: move the table to a database with ENCODING "
+    "'UTF8', or replace the character in the query",
     "password authentication failed": _HINTS["28P01"],
     "no password supplied": _HINTS["28P01"],
     'database "': _HINTS["3D000"],

@@ -114,6 +114,9 @@ class ConnectionOptions(Options):
             "connect_timeout": max(2, round(self.connect_timeout / 1000)),
             **_KEEPALIVES,
             **self.settings,
+            # Of the session, since an error ends the settings of its transaction, and psycopg
+            # decodes the message afterwards.
+            "client_encoding": "UTF8",
         }
         if self.user is not None:
             found["user"] = self.user

@@ -114,7 +114,6 @@ LIMIT 1
 """
 
 _SETTINGS = """
-SET LOCAL client_encoding = 'UTF8'; SET LOCAL standard_conforming_strings = on;
 SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'iso_8601';
 SET LOCAL extra_float_digits = 1; SET LOCAL idle_in_transaction_session_timeout = 0
 """

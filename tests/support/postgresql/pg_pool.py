@@ -15,14 +15,14 @@ from krishiv_spark.kafka.dev.clusters import free_ports
 
 
 @contextmanager
-def open_pooled(program: str, database: Database) -> Iterator[str]:
-    """The URL of the database behind PgBouncer."""
+def open_pooled(program: str, database: Database, base: str = "postgres") -> Iterator[str]:
+    """The URL of a database behind PgBouncer."""
     (port,) = free_ports(1)
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
         (folder / "users").write_text(f'"{USER}" "{PASSWORD}"\n')
         (folder / "config").write_text(
-            f"[databases]\npostgres = host=127.0.0.1 port={database.port}\n[pgbouncer]\n"
+            f"[databases]\n{base} = host=127.0.0.1 port={database.port}\n[pgbouncer]\n"
             f"listen_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = plain\n"
             f"auth_file = {folder}/users\npool_mode = transaction\ndefault_pool_size = 1\n"
             "unix_socket_dir =\n"
@@ -30,7 +30,7 @@ def open_pooled(program: str, database: Database) -> Iterator[str]:
         folder.chmod(0o755)
         command = [*dying_with_us(), program, str(folder / "config")]
         server = subprocess.Popen(command, stderr=subprocess.DEVNULL, **other_user(folder))
-        url = database.url.replace(str(database.port), str(port))
+        url = database.url.replace(str(database.port), str(port)).replace("/postgres", f"/{base}")
         try:
             _await_server(url)
             yield url
