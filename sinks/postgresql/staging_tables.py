@@ -19,7 +19,7 @@ import pyarrow as pa
 from krishiv_spark.errors import SchemaError, StorageError
 from krishiv_spark.postgresql.connection import DatabaseTransaction, open_transaction
 from krishiv_spark.postgresql.copy_encoding import HEADER, TRAILER, encode_batches
-from krishiv_spark.postgresql.names import TableName, quote
+from krishiv_spark.postgresql.names import MOST_BYTES, TableName, quote
 from krishiv_spark.postgresql.options import FORMAT, ConnectionOptions
 from krishiv_spark.postgresql.types import StagedColumn, UnfitValue, convert_column
 from krishiv_spark.sinks.base import Task
@@ -72,6 +72,9 @@ _OF_RECORDS = (
     StagedColumn(ORDER, ORDER, "bigint", is_array=False),
     StagedColumn(CLOCK, CLOCK, "bigint", is_array=False),
 )
+
+_NONCE_DIGITS, _TIME_DIGITS = 10, 8
+"""Digits in the name of a staging table, which has no room for the number of the task."""
 
 _MOST_DROPPED = 100
 """Tables that one transaction drops: each takes several of the server's locks."""
@@ -131,8 +134,10 @@ def _digest(query: str, table: str) -> str:
 def _name_table(plan: StagingPlan, task: Task) -> TableName:
     prefix = _LOGGED_PREFIX if plan.is_logged else _PREFIX
     number = task.epoch if task.generation is None else task.generation
-    parts = [_digest(task.query, plan.table), number, task.partition, task.nonce]
-    name = f"{prefix}{'_'.join(map(str, parts))}_{int(time.time()):x}"
+    # A number has up to 19 digits. The sweep reads it, and the time at the end.
+    parts = [_digest(task.query, plan.table), number, task.nonce[:_NONCE_DIGITS]]
+    name = f"{prefix}{'_'.join(map(str, parts))}_{int(time.time()):0{_TIME_DIGITS}x}"
+    assert len(name) <= MOST_BYTES, name  # a living table without its time would be swept
     return TableName(plan.schema, name)
 
 
@@ -300,8 +305,12 @@ def find_abandoned(transaction: DatabaseTransaction, schema: str, age_ms: int) -
 
 
 def _time_of(name: str) -> float:
+    """Return the time in a name; infinity if it has none, so that the table stays."""
+    digits = name.rpartition("_")[2]
+    if len(digits) < _TIME_DIGITS:  # PostgreSQL has cut off a name of an earlier version
+        return float("inf")
     try:
-        return int(name.rpartition("_")[2], 16)
+        return int(digits, 16)
     except ValueError:  # another program's table
         return float("inf")
 

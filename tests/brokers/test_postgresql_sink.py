@@ -378,7 +378,7 @@ def test_leftovers_of_dead_attempts_are_swept(database):
     write(make_writer(database, ROWS.schema), ROWS, epoch=1)
     left = database.run("SELECT relname FROM pg_class WHERE relname LIKE 'krishiv_s_%'")
     assert len(left) == 1
-    assert "_5_0_" in left[0][0]
+    assert "_5_" in left[0][0]
 
 
 def test_another_epoch_of_the_same_number_is_not_taken_for_this_one(database):
@@ -743,7 +743,7 @@ def test_a_planner_sweeps_what_earlier_generations_staged_for_a_fan_out(database
     participant_of(route).sweep(QUERY, 4, clean=False)
     left = database.run("SELECT relname FROM pg_class WHERE relname LIKE 'krishiv_l_%'")
     assert len(left) == 1
-    assert "_4_0_" in left[0][0]
+    assert "_4_" in left[0][0]
 
 
 @pytest.mark.parametrize("name", ['krishiv_l_"; DROP TABLE orders; --', "orders", "krishiv_l_ABC"])

@@ -1,0 +1,102 @@
+"""Tables that the PostgreSQL sink refuses or treats with care: partitions, children, domains."""
+
+import time
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from pg_onlooker import Database
+from pg_server import open_killable
+from postgres import require_programs
+
+from krishiv_spark.errors import OptionError
+from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
+from krishiv_spark.sinks.postgresql.table_route import PostgresqlRoute
+from krishiv_spark.sinks.postgresql.writer import PostgresqlWriter
+
+QUERY = "8503b910-b624-45a4-85db-fcb79eac7740"
+FORMAT = "krishiv-postgresql"
+ROWS = pa.table({"id": [1, 2], "name": ["a", "b"]})
+KEYED = {"mode": "upsert", "keyColumns": "id"}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with open_killable(require_programs()) as server:
+        yield server
+
+
+@pytest.fixture
+def database(server) -> Database:
+    server.database.run("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    return server.database
+
+
+def make_writer(database, schema=ROWS.schema, *, kind=PostgresqlWriter, **options):
+    output = options.pop("output", OutputMode.APPEND)
+    streaming = options.pop("streaming", True)
+    given = database.options(**{"table": "orders", "lockTimeout": "500 ms", **options})
+    parsed = PostgresqlSinkOptions.parse(given, FORMAT)
+    return kind(parsed, schema, output, streaming=streaming)
+
+
+FIRST = Task(QUERY, 0, 0, attempt=0)
+
+
+def stage(writer, rows, task=FIRST):
+    writer.check()
+    return writer.stage(iter(rows.to_batches()), task, writer.plan(None))
+
+
+def write(database, rows, epoch=0, **options):
+    writer = make_writer(database, rows.schema, **options)
+    staged = stage(writer, rows, Task(QUERY, epoch, 0, attempt=0))
+    writer.committer().publish(Epoch(QUERY, epoch), [staged])
+
+
+def refuse(database, message, error=OptionError, schema=ROWS.schema, **options):
+    for check in ("check", "check_start"):
+        with pytest.raises(error, match=message):
+            getattr(make_writer(database, schema, **options), check)()
+
+
+# --- names of staging tables
+
+LARGE = 20240131235959123
+
+
+def test_a_staging_table_of_a_large_number_outlives_the_sweep_of_another_query(database):
+    writer = make_writer(database)
+    staged = stage(writer, ROWS, Task("app", LARGE, 12, attempt=0))
+    write(database, ROWS)  # another query, which sweeps
+    writer.committer().publish(Epoch("app", LARGE), [staged])
+    assert database.run("SELECT count(*) FROM orders") == [(4,)]
+
+
+@pytest.mark.parametrize("number", [0, LARGE, 2**63 - 1])
+@pytest.mark.parametrize("partition", [0, 12, 2**31 - 1])
+def test_the_names_of_staging_tables_are_whole(database, number, partition):
+    names = set()
+    for kind in (PostgresqlWriter, PostgresqlRoute):
+        generation = None if kind is PostgresqlWriter else number
+        writer = make_writer(database, kind=kind)
+        task = Task("app", number, partition, attempt=0, generation=generation)
+        made = [stage(writer, ROWS, replace(task, nonce=f"{n:012x}")) for n in (16**10, 2 * 16**10)]
+        names |= {each.name if generation is not None else each.name.name for each in made}
+    found = database.run("SELECT relname FROM pg_class WHERE relname LIKE 'krishiv_%\\_%\\_%'")
+    assert {name for (name,) in found if name.count("_") > 2} == names
+    assert len(names) == 4
+    assert all(int(name.split("_")[3]) == number for name in names)
+    now = time.time()
+    assert all(now - 60 <= int(name.rpartition("_")[2], 16) <= now for name in names)
+
+
+def test_a_name_of_an_earlier_version_that_was_cut_is_not_taken_for_an_old_one(database):
+    old = f"krishiv_s_da05d34c7951_0_0_8ff70cfa1cc2_{int(time.time()) - 200_000:x}"
+    cut = f"krishiv_s_da05d34c7951_{LARGE}_12_8ff70cfa1cc2_{int(time.time()):x}"[:63]
+    for name in (old, cut):
+        database.run(f"CREATE TABLE {name} (id bigint)")
+    write(database, ROWS)
+    left = database.run("SELECT relname FROM pg_class WHERE relname LIKE 'krishiv_s_%'")
+    assert left == [(cut,)]
