@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from krishiv_spark.postgresql.connection import DatabaseTransaction
 from krishiv_spark.postgresql.names import TableName, quote
 
-__all__ = ["Table", "TableColumn", "find_table", "has_table"]
+__all__ = ["Table", "TableColumn", "find_table", "find_unlogged", "has_table"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,11 @@ class Table:
         columns: Its columns, in their order.
         unique_keys: The columns of each unique index without a condition.
         has_rule: True if a rule (DO INSTEAD) replaces INSERT, UPDATE or DELETE.
-        refers_to_itself: True if it has a foreign key to itself.
-        is_referred_to: True if any table has a foreign key to it.
+        refers_to_itself: True if it, or a partition of it, has a foreign key to itself.
+        is_referred_to: True if any table has a foreign key to it, or to a partition of it.
+        foreign_partition: A partition that is a foreign table, as SQL names it; None without one.
+        unlogged_part: The table, or a partition of it, if it is UNLOGGED; None without one.
+        child: A table that inherits from it and is no partition; None without one.
     """
 
     name: TableName
@@ -73,16 +76,33 @@ class Table:
     has_rule: bool = False
     refers_to_itself: bool = False
     is_referred_to: bool = False
+    foreign_partition: str | None = None
+    unlogged_part: str | None = None
+    child: str | None = None
 
 
 _FIND = """
+WITH RECURSIVE tree (oid) AS (
+    SELECT pg_catalog.to_regclass(%s)::oid
+    UNION
+    SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree ON i.inhparent = tree.oid
+), part AS (
+    SELECT p.oid, p.relkind, p.relpersistence
+    FROM tree JOIN pg_catalog.pg_class p ON p.oid = tree.oid
+)
 SELECT c.oid, n.nspname, c.relname, c.relkind,
        EXISTS (SELECT FROM pg_catalog.pg_rewrite r
                WHERE r.ev_class = c.oid AND r.is_instead AND r.ev_type <> '1'),
        EXISTS (SELECT FROM pg_catalog.pg_constraint f
-               WHERE f.contype = 'f' AND f.conrelid = c.oid AND f.confrelid = c.oid),
+               WHERE f.contype = 'f' AND f.conrelid IN (SELECT oid FROM tree)
+               AND f.confrelid IN (SELECT oid FROM tree)),
        EXISTS (SELECT FROM pg_catalog.pg_constraint f
-               WHERE f.contype = 'f' AND f.confrelid = c.oid)
+               WHERE f.contype = 'f' AND f.confrelid IN (SELECT oid FROM tree)),
+       (SELECT min(p.oid::regclass::text) FROM part p
+        WHERE p.relkind = 'f' AND c.relkind = 'p'),
+       (SELECT min(p.oid::regclass::text) FROM part p
+        WHERE p.relkind = 'r' AND p.relpersistence = 'u' AND (p.oid = c.oid OR c.relkind = 'p')),
+       (SELECT min(p.oid::regclass::text) FROM part p WHERE p.oid <> c.oid AND c.relkind = 'r')
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = pg_catalog.to_regclass(%s)
 """
@@ -128,9 +148,20 @@ def has_table(transaction: DatabaseTransaction, name: TableName) -> bool:
     return found is not None and found[0] is not None
 
 
+def find_unlogged(transaction: DatabaseTransaction, names: Sequence[TableName]) -> str | None:
+    """Return the first one of some tables that is UNLOGGED, as SQL names it; None without one."""
+    found = transaction.first(
+        "SELECT c.oid::regclass::text FROM pg_catalog.pg_class c "
+        "JOIN unnest(%s::text[]) AS given(name) ON c.oid = pg_catalog.to_regclass(given.name) "
+        "WHERE c.relpersistence = 'u' ORDER BY 1",
+        [[name.sql for name in names]],
+    )
+    return None if found is None else str(found[0])
+
+
 def find_table(transaction: DatabaseTransaction, name: TableName) -> Table | None:
     """Return a table; None if there is none of this name in its schema, or in the search path."""
-    found = transaction.first(_FIND, [name.sql])
+    found = transaction.first(_FIND, [name.sql, name.sql])
     if found is None:
         return None
     oid, schema, own, kind, *facts = found

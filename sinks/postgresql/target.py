@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from krishiv_spark.arrow.conform import places, twins
 from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
 from krishiv_spark.messages.suggestions import did_you_mean
-from krishiv_spark.postgresql.catalog import Table, TableColumn, find_table
+from krishiv_spark.postgresql.catalog import Table, TableColumn, find_table, find_unlogged
 from krishiv_spark.postgresql.connection import DatabaseTransaction, open_transaction
 from krishiv_spark.postgresql.names import TableName, check_length, quote
 from krishiv_spark.postgresql.options import FORMAT
@@ -29,6 +30,7 @@ from krishiv_spark.sinks.postgresql.staging_tables import ROW
 from krishiv_spark.sinks.upserts import FURTHER
 
 __all__ = [
+    "Purpose",
     "add_columns",
     "check_before_start",
     "check_lengths",
@@ -50,6 +52,20 @@ _KINDS = {
     "S": "a sequence",
     "i": "an index",
 }
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """The effect of a writer's epochs, as far as a table must allow it.
+
+    Attributes:
+        replaces: True if the rows of an epoch replace all others.
+        is_sequence: True for epochs of a stream or numbered batches, none of which is repeated
+            once it is recorded.
+    """
+
+    replaces: bool = False
+    is_sequence: bool = True
 
 
 def read_identity(options: PostgresqlSinkOptions) -> str | None:
@@ -98,7 +114,7 @@ def read_table(options: PostgresqlSinkOptions) -> Table | None:
         return find_table(reading, resolve_name(reading, options))
 
 
-def check_before_start(options: PostgresqlSinkOptions, rows: pa.Schema) -> None:
+def check_before_start(options: PostgresqlSinkOptions, rows: pa.Schema, purpose: Purpose) -> None:
     """Refuse what `prepare_table` and `fit_rows` would refuse, and create nothing. Planner.
 
     Raises:
@@ -106,18 +122,19 @@ def check_before_start(options: PostgresqlSinkOptions, rows: pa.Schema) -> None:
     """
     if options.schema_evolution != "none":
         with open_transaction(options, f"try changes of table {options.table_name}") as trial:
-            _fit_given(options, rows, _create_table(trial, options, rows))
+            _fit_given(options, rows, _create_table(trial, options, rows, purpose))
         return  # nothing was committed
     with open_transaction(options, f"read table {options.table_name}", reads=True) as reading:
         name = resolve_name(reading, options)
-        table = check_table(find_table(reading, name), options)
+        table = check_table(find_table(reading, name), options, purpose)
+        _check_records(reading, name, purpose)
     if table is not None:
         _fit_given(options, rows, table)
     else:
         _creation(name, options, rows)
 
 
-def prepare_table(options: PostgresqlSinkOptions, rows: pa.Schema) -> Table:
+def prepare_table(options: PostgresqlSinkOptions, rows: pa.Schema, purpose: Purpose) -> Table:
     """Return the table, after its creation if it is missing. Planner.
 
     It also creates the table of marks. Nothing is created if the rows do not fit.
@@ -125,6 +142,7 @@ def prepare_table(options: PostgresqlSinkOptions, rows: pa.Schema) -> Table:
     Args:
         options: The options of the sink.
         rows: The columns for the table.
+        purpose: The effect of the writer's epochs.
 
     Raises:
         StorageError: If the server cannot be reached, or refuses the creation.
@@ -132,14 +150,17 @@ def prepare_table(options: PostgresqlSinkOptions, rows: pa.Schema) -> Table:
     """
     action = f"create or read table {options.table_name}"
     with open_transaction(options, action) as transaction:
-        table = _create_table(transaction, options, rows)
+        table = _create_table(transaction, options, rows, purpose)
         _fit_given(options, rows, table)
         transaction.commit()
     return table
 
 
 def _create_table(
-    transaction: DatabaseTransaction, options: PostgresqlSinkOptions, rows: pa.Schema
+    transaction: DatabaseTransaction,
+    options: PostgresqlSinkOptions,
+    rows: pa.Schema,
+    purpose: Purpose,
 ) -> Table:
     """Return the table, after its creation if it is missing, and create the table of marks.
 
@@ -148,7 +169,8 @@ def _create_table(
         SchemaError: If the rows have no column, or one that PostgreSQL has no type for.
     """
     name = resolve_name(transaction, options)
-    table = check_table(find_table(transaction, name), options)
+    table = check_table(find_table(transaction, name), options, purpose)
+    _check_records(transaction, name, purpose)
     if table is None:
         transaction.run(_creation(name, options, rows))
         table = find_table(transaction, name)
@@ -238,12 +260,14 @@ def check_lengths(names: Iterable[str]) -> None:
             raise SchemaError(f"{FORMAT}: column {error}") from None
 
 
-def check_table(table: Table | None, options: PostgresqlSinkOptions) -> Table | None:
+def check_table(
+    table: Table | None, options: PostgresqlSinkOptions, purpose: Purpose
+) -> Table | None:
     """Refuse a table that the sink cannot write.
 
     Raises:
-        OptionError: If it is missing and must not be created, or is no table, or an upsert has no
-            unique index.
+        OptionError: If it is missing and must not be created, or is no table, or a COMMIT, a crash
+            of the server or a unique index would not apply to all of its rows.
     """
     if table is None:
         if options.create_table == "never":
@@ -260,9 +284,41 @@ def check_table(table: Table | None, options: PostgresqlSinkOptions) -> Table | 
             f"{FORMAT}: table {table.name} has a rule DO INSTEAD, by which other statements would "
             "run than those that write the rows: drop the rule, or use a trigger"
         )
+    if table.foreign_partition is not None:
+        raise OptionError(
+            f"{FORMAT}: table {table.name} has the partition {table.foreign_partition}, "
+            f"{_KINDS['f']}: remove it by DETACH PARTITION, or name another table"
+        )
+    if table.unlogged_part is not None and purpose.is_sequence:
+        raise OptionError(_describe_unlogged(table.unlogged_part))
+    if table.child is not None and (options.mode == "upsert" or purpose.replaces):
+        raise OptionError(
+            f"{FORMAT}: table {table.name} has the child {table.child}, whose rows have no unique "
+            "index with those of the table, and would be deleted with them: remove it, as with "
+            f"ALTER TABLE {table.child} NO INHERIT {table.name.sql}, or make it a partition"
+        )
     if options.mode == "upsert":
         _check_key(table, options)
     return table
+
+
+def _check_records(transaction: DatabaseTransaction, name: TableName, purpose: Purpose) -> None:
+    """Refuse a table of marks or positions that a crash of the server empties.
+
+    Raises:
+        OptionError: If one of them is UNLOGGED.
+    """
+    if purpose.is_sequence:
+        records = [Marks(name).name, ChangePositions(name).name]
+        if (unlogged := find_unlogged(transaction, records)) is not None:
+            raise OptionError(_describe_unlogged(unlogged))
+
+
+def _describe_unlogged(name: str) -> str:
+    return (
+        f"{FORMAT}: table {name} is UNLOGGED, so that a crash of the server empties it. Committed "
+        f"epochs would be lost or written again: run ALTER TABLE {name} SET LOGGED"
+    )
 
 
 def _check_key(table: Table, options: PostgresqlSinkOptions) -> None:
@@ -371,7 +427,7 @@ def lock_table(
             wait for this one.
 
     Raises:
-        CommitRejected: If the table was dropped, or one of the columns has changed.
+        CommitRejected: If the table was dropped, or it or one of the columns has changed.
     """
     mode = "ACCESS EXCLUSIVE" if excludes_readers else "ROW EXCLUSIVE"
     transaction.run(f"LOCK TABLE ONLY {name.sql} IN {mode} MODE")
@@ -392,6 +448,11 @@ def lock_table(
             )
     if table.has_rule:
         raise CommitRejected(f"{FORMAT}: table {name} has got a rule DO INSTEAD: drop it")
+    if table.foreign_partition is not None:
+        raise CommitRejected(
+            f"{FORMAT}: table {name} has got the partition {table.foreign_partition}, a foreign "
+            "table: remove it by DETACH PARTITION"
+        )
     return table
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from krishiv_spark.postgresql.catalog import Table
     from krishiv_spark.sinks.postgresql.staging_tables import StagedTable, StagingPlan
     from krishiv_spark.sinks.postgresql.table_committer import PostgresqlCommitter
+    from krishiv_spark.sinks.postgresql.target import Purpose
     from krishiv_spark.sinks.upserts import ChangeColumns
     from krishiv_spark.spark.query_target import QueryTarget
 
@@ -43,7 +44,7 @@ class PostgresqlWriter(Writer["StagedTable", "StagingPlan"]):
         """Planner: check as `check`, and create nothing."""
         from krishiv_spark.sinks.postgresql.target import check_before_start
 
-        check_before_start(self.options, self._rows)
+        check_before_start(self.options, self._rows, self._purpose)
 
     def plan(self, ownership: Ownership[StagedTable] | None) -> StagingPlan:
         """Planner: return the columns of the staging tables."""
@@ -154,4 +155,10 @@ class PostgresqlWriter(Writer["StagedTable", "StagingPlan"]):
         """The table, which is created on first use. Planner."""
         from krishiv_spark.sinks.postgresql.target import prepare_table
 
-        return prepare_table(self.options, self._rows)
+        return prepare_table(self.options, self._rows, self._purpose)
+
+    @property
+    def _purpose(self) -> Purpose:
+        from krishiv_spark.sinks.postgresql.target import Purpose
+
+        return Purpose(self.mode is OutputMode.REPLACE, self.streaming)

@@ -9,7 +9,7 @@ from pg_onlooker import Database
 from pg_server import open_killable
 from postgres import require_programs
 
-from krishiv_spark.errors import OptionError
+from krishiv_spark.errors import CommitRejected, OptionError
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.table_route import PostgresqlRoute
@@ -100,3 +100,102 @@ def test_a_name_of_an_earlier_version_that_was_cut_is_not_taken_for_an_old_one(d
     write(database, ROWS)
     left = database.run("SELECT relname FROM pg_class WHERE relname LIKE 'krishiv_s_%'")
     assert left == [(cut,)]
+
+
+# --- partitions
+
+PARTED = """
+CREATE TABLE orders (id bigint, name text) PARTITION BY LIST (id);
+CREATE TABLE first PARTITION OF orders FOR VALUES IN (1);
+"""
+FOREIGN = """
+CREATE EXTENSION IF NOT EXISTS postgres_fdw WITH SCHEMA pg_catalog;
+DROP SERVER IF EXISTS nowhere CASCADE;
+CREATE SERVER nowhere FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '1');
+CREATE TABLE middle PARTITION OF orders FOR VALUES IN (2, 3) PARTITION BY LIST (id);
+CREATE FOREIGN TABLE far PARTITION OF middle FOR VALUES IN (2) SERVER nowhere;
+"""
+
+
+def test_a_table_with_a_foreign_partition_is_refused(database):
+    database.run(PARTED + FOREIGN)
+    refuse(database, r"orders has the partition far, a foreign table, whose rows")
+
+
+def test_a_foreign_partition_that_is_attached_before_the_commit_is_refused(database):
+    database.run(PARTED)
+    writer = make_writer(database)
+    staged = stage(writer, ROWS.slice(0, 1))
+    database.run(FOREIGN)
+    with pytest.raises(CommitRejected, match=r"has got the partition far, a foreign table"):
+        writer.committer().publish(Epoch(QUERY, 0), [staged])
+    assert database.run("SELECT * FROM first") == []
+
+
+REFERRED = """
+CREATE TABLE orders (part int, id bigint, name text, PRIMARY KEY (part, id), UNIQUE (part, name))
+    PARTITION BY LIST (part);
+CREATE TABLE first PARTITION OF orders FOR VALUES IN (1);
+CREATE TABLE parts (part int, o bigint,
+                    FOREIGN KEY (part, o) REFERENCES first (part, id) ON DELETE CASCADE);
+INSERT INTO orders VALUES (1, 1, 'a'), (1, 2, 'b');
+INSERT INTO parts VALUES (1, 1), (1, 2);
+"""
+
+
+def test_rows_to_which_others_refer_by_a_partition_are_not_written_again(database):
+    database.run(REFERRED)
+    rows = pa.table({"part": pa.array([1, 1], pa.int32()), "id": [1, 2], "name": ["b", "a"]})
+    with pytest.raises(CommitRejected, match="duplicate key value violates unique constraint"):
+        write(database, rows, mode="upsert", keyColumns="part,id")
+    assert database.run("SELECT * FROM parts ORDER BY o") == [(1, 1), (1, 2)]
+    database.run("DROP TABLE parts")
+    write(database, rows, mode="upsert", keyColumns="part,id")
+    assert database.run("SELECT name FROM orders ORDER BY id") == [("b",), ("a",)]
+
+
+# --- tables that a crash of the server empties
+
+
+@pytest.mark.parametrize("created", ["table", "partition"])
+def test_an_unlogged_table_is_refused_unless_nobody_counts_on_its_epochs(database, created):
+    if created == "table":
+        database.run("CREATE UNLOGGED TABLE orders (id bigint, name text)")
+        name = "orders"
+    else:
+        database.run(PARTED + "CREATE UNLOGGED TABLE other PARTITION OF orders FOR VALUES IN (2)")
+        name = "other"
+    message = f"{name} is UNLOGGED, .*ALTER TABLE {name} SET LOGGED"
+    refuse(database, message)
+    refuse(database, message, kind=PostgresqlRoute)
+    make_writer(database, streaming=False).check()
+    database.run(f"ALTER TABLE {name} SET LOGGED")
+    make_writer(database).check()
+
+
+def test_unlogged_marks_are_refused_since_epochs_would_be_repeated(database):
+    write(database, ROWS)
+    database.run("ALTER TABLE krishiv_epochs SET UNLOGGED")
+    refuse(database, "krishiv_epochs is UNLOGGED, .*ALTER TABLE krishiv_epochs SET LOGGED")
+
+
+# --- tables with children
+
+CHILDREN = """
+CREATE TABLE orders (id bigint PRIMARY KEY, name text);
+CREATE TABLE special (note text) INHERITS (orders);
+INSERT INTO special VALUES (1, 'old', 'n');
+"""
+
+
+def test_changes_of_a_table_with_children_are_refused(database):
+    database.run(CHILDREN)
+    message = r"orders has the child special, .*ALTER TABLE special NO INHERIT"
+    refuse(database, message, **KEYED)
+    refuse(database, message, output=OutputMode.REPLACE)
+    refuse(database, message, output=OutputMode.REPLACE, kind=PostgresqlRoute, truncate="true")
+    write(database, ROWS.slice(1))
+    assert database.run("SELECT id FROM orders ORDER BY id") == [(1,), (2,)]
+    writer = make_writer(database, **KEYED)
+    with pytest.raises(OptionError, match=message):
+        writer.plan(None)
