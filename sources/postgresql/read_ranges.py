@@ -256,7 +256,10 @@ class _Kind:
         if self.type == "date":
             return f"('2000-01-01'::date + {number})"
         if self.type.startswith("timestamp"):
-            return f"('2000-01-01'::{self.type} + interval '{number} microseconds')"
+            # Before PostgreSQL 15 a number in an interval has 32 bits. A day has 24 hours in UTC.
+            days, micros = divmod(number, _MICROS_OF_DAY)
+            seconds = f"{micros // 1_000_000}.{micros % 1_000_000:06}"
+            return f"('2000-01-01'::{self.type} + interval '{days} days {seconds} seconds')"
         return f"'{value}'::{self.type}"
 
     def parse(self, text: str) -> int:
@@ -271,6 +274,7 @@ class _Kind:
         return int(Decimal(text).to_integral_value(ROUND_FLOOR))
 
 
+_MICROS_OF_DAY = 86_400_000_000
 _MICROS = "(extract(epoch FROM {0} - '2000-01-01'::%s) * 1000000)::numeric"
 _WHOLE = _Kind("{0}::numeric", "true", "bigint", "write a whole number")
 _TIME = "write a time, such as '2013-01-01 12:00:00'"

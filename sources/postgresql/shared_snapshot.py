@@ -56,7 +56,7 @@ BEGIN
                               WHERE datname = pg_catalog.current_database())
         ) THEN
             newest := clock_timestamp();
-        ELSIF clock_timestamp() >= newest + interval '{timeout} milliseconds' THEN
+        ELSIF clock_timestamp() >= newest + interval '{timeout} seconds' THEN
             EXIT;
         END IF;
     END LOOP;
@@ -93,7 +93,7 @@ def share_snapshot(transaction: DatabaseTransaction, timeout_ms: int) -> SharedS
         pause=min(_MOST_PAUSE_MS, timeout_ms / 4) / 1000,
         high=lock >> 32,
         low=lock & 0xFFFFFFFF,
-        timeout=timeout_ms,
+        timeout=timeout_ms / 1000,  # before PostgreSQL 15 a number in an interval has 32 bits
     )
     wire: Any = transaction.connection.pgconn
     wire.send_query(wait.encode())

@@ -392,6 +392,45 @@ def test_an_empty_table_has_no_rows(database):
         assert [b for task in plan(reader) for b in reader.read(task)] == []
 
 
+TIMES = ("0044-03-15 12:00:00.000001 BC", "1999-12-31 23:59:59.999999", "2027-06-05 04:03:02.1")
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
+def test_intervals_have_numbers_of_32_bits(database, kind):
+    """PostgreSQL 14 and older refuse others."""
+    database.run(f"CREATE TABLE orders (id bigint, at {kind})")
+    for n, text in enumerate(TIMES):
+        database.run(f"SET timezone = 'UTC'; INSERT INTO orders VALUES ({n}, '{text}')")
+    options = {"partitionColumn": "at", "numPartitions": "97", "snapshotTimeout": "30d"}
+    reader = make_reader(database, pa.schema([("id", pa.int64())]), **options)
+    tasks = plan(reader)
+    assert len(tasks) == 97
+    assert ids(read(reader, tasks)) == [0, 1, 2]
+    statements = [statement for task in tasks for statement in task.statements]
+    statements += [text for (text,) in database.run("SELECT query FROM pg_stat_activity")]
+    found = [part for text in statements for part in re.findall(r"interval '([^']*)'", text)]
+    assert len(found) >= 97
+    assert max(int(number) for part in found for number in re.findall(r"\d+", part)) < 2**31
+
+
+def test_borders_of_times_are_exact(database):
+    """Tasks of one microsecond each have the time at their border."""
+    database.run("CREATE TABLE orders (id bigint, at timestamp)")
+    database.run(
+        "INSERT INTO orders SELECT n, '2000-01-01'::timestamp + (base + n) * interval '1 us' "
+        "FROM generate_series(0, 9) n, (VALUES (-86400000003), (789004800000000)) AS v(base)"
+    )
+    for low in ("1999-12-30 23:59:59.999997", "2025-01-01 00:00:00"):
+        first = dt.datetime.fromisoformat(low)
+        bounds = {"lowerBound": low, "upperBound": str(first + dt.timedelta(microseconds=10))}
+        options = {"partitionColumn": "at", "numPartitions": "10", **bounds}
+        reader = make_reader(database, pa.schema([("id", pa.int64())]), **options)
+        tasks = plan(reader)
+        assert [read(reader, [task])["id"].to_pylist() for task in tasks[1:9]] == [
+            [n] for n in range(1, 9)
+        ]
+
+
 # --- conditions
 
 ROWS = """
