@@ -56,7 +56,7 @@ class ReadColumn:
 
 
 _TYPES = """
-SELECT t.oid, pg_catalog.format_type(t.oid, NULL),
+SELECT t.oid,
        CASE WHEN e.typnamespace = 'pg_catalog'::regnamespace AND e.typtype = 'b'
             THEN pg_catalog.format_type(e.oid, NULL) ELSE '' END,
        t.typcategory = 'A' AND t.typtype = 'b'
@@ -94,9 +94,9 @@ def describe_rows(transaction: DatabaseTransaction, relation: str) -> list[ReadC
 
 
 def _read_as(name: str, described: Sequence[Any], limit: int) -> ReadColumn:
-    shown, base, is_array = described
+    base, is_array = described
     decoder = WIRE_OF.get(base, "text")
-    column = TableColumn(name, base, shown, base, limit=limit)
+    column = TableColumn(name, base, base, base, limit=limit)  # an element, if it is an array
     kind = arrow_type(column) if base == "numeric" else pa.null()
     if pa.types.is_null(kind):
         kind = _ARROW[decoder]

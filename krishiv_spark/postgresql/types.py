@@ -110,6 +110,8 @@ def arrow_type(column: TableColumn) -> pa.DataType:
     if column.is_array or column.is_generated:
         return pa.null()
     if column.base == "numeric" and column.limit >= 0:
+        if column.type != "numeric":  # a domain, which a change of the type would remove
+            return pa.null()
         scale = _scale_of(column)
         most = min((column.limit - 4) >> 16, 38)
         return pa.decimal128(most, scale) if 0 <= scale <= most else pa.null()

@@ -90,7 +90,7 @@ def _find_scalar(column: TableColumn) -> pa.DataType:
 def _find_decimal(column: TableColumn) -> pa.DataType:
     if column.limit < 0 or (column.limit - 4) >> 16 > _MOST_DIGITS:
         return pa.string()
-    one = TableColumn(column.name, column.shown, column.type, "numeric", limit=column.limit)
+    one = TableColumn(column.name, "numeric", "numeric", "numeric", limit=column.limit)
     kind = arrow_type(one)
     return pa.string() if pa.types.is_null(kind) else kind
 

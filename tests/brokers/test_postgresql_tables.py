@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -9,7 +10,7 @@ from pg_onlooker import Database
 from pg_server import open_killable
 from postgres import require_programs
 
-from krishiv_spark.errors import CommitRejected, OptionError
+from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.table_route import PostgresqlRoute
@@ -199,3 +200,21 @@ def test_changes_of_a_table_with_children_are_refused(database):
     writer = make_writer(database, **KEYED)
     with pytest.raises(OptionError, match=message):
         writer.plan(None)
+
+
+# --- columns
+
+
+def test_a_column_of_a_domain_over_numeric_keeps_its_domain(database):
+    database.run("CREATE DOMAIN price AS numeric(5,2) CHECK (VALUE > 0)")
+    database.run("CREATE TABLE orders (id price)")
+    wide = pa.table({"id": pa.array([Decimal("123456.78")], pa.decimal128(12, 2))})
+    with pytest.raises(CommitRejected, match="numeric field overflow"):
+        write(database, wide, schemaEvolution="widen")
+    finer = pa.schema([("id", pa.decimal128(12, 4))])
+    refuse(database, "'id' is decimal.*is price", SchemaError, finer, schemaEvolution="widen")
+    found = database.run(
+        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute "
+        "WHERE attrelid = 'orders'::regclass AND attname = 'id'"
+    )
+    assert found == [("price",)]
