@@ -149,8 +149,8 @@ def check_names(names: Iterable[str], format_name: str) -> None:
     """
     if taken := [name for name in names if name.startswith(_PREFIX)]:
         raise OptionError(
-            f"{format_name}: column {taken[0]!r} has a name that upserts use themselves, which "
-            f"begins with {_PREFIX!r}: rename it"
+            f"{format_name}: column {taken[0]!r} has a name of the sink's own columns, which begin "
+            f"with {_PREFIX!r}: rename it"
         )
 
 

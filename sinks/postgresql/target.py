@@ -27,7 +27,7 @@ from krishiv_spark.sinks.postgresql.change_positions import ChangePositions
 from krishiv_spark.sinks.postgresql.marks import Marks
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.staging_tables import ROW
-from krishiv_spark.sinks.upserts import FURTHER
+from krishiv_spark.sinks.upserts import FURTHER, check_names
 
 __all__ = [
     "Purpose",
@@ -349,6 +349,7 @@ def _creation(name: TableName, options: PostgresqlSinkOptions, rows: pa.Schema) 
     if not rows.names:
         raise SchemaError(f"{FORMAT}: the rows have no columns: table {name} cannot be created")
     check_lengths(rows.names)
+    check_names(rows.names, FORMAT)
     if (same := twins(rows.names)) is not None:
         raise SchemaError(
             f"{FORMAT}: the columns {same[0]!r} and {same[1]!r} differ only in case: rename one"
@@ -377,6 +378,7 @@ def fit_rows(
 
     Raises:
         SchemaError: If a column is missing, does not fit, or is one that PostgreSQL fills.
+        OptionError: If one has a name of the sink's own columns.
     """
     names = [column.name for column in table.columns]
     fitted = []
@@ -388,6 +390,7 @@ def fit_rows(
                 "the rows, or add it to the table"
             )
         fitted.append(_fit(field, table.columns[place], table, of_records=of_records))
+    check_names([column.target for column in fitted], FORMAT)  # staging tables have such columns
     targets = {column.target for column in fitted}
     for column in table.columns:
         if column.is_required and not column.is_generated and column.name not in targets:

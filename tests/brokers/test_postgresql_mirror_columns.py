@@ -249,7 +249,7 @@ def test_a_column_has_its_name_whatever_its_letters_are(mirror, event, name):
 @pytest.mark.parametrize("name", ["_krishiv_delete", "_krishiv_row", "_krishiv_time"])
 def test_a_name_of_a_staged_column_is_refused_before_the_table_is_changed(mirror, event, name):
     mirror.create("id int PRIMARY KEY, text text")
-    with pytest.raises(SchemaError, match=f"'{name}' has a name that upserts use themselves"):
+    with pytest.raises(SchemaError, match=f"'{name}' has a name of the sink's own columns"):
         mirror.apply(event({**SMALL, name: TEXT}, id=1, text="a", **{name: "v"}))
     mirror.apply(event(SMALL, id=2, text="b"))  # the query is not stopped for other events
     assert mirror.onlooker.rows() == [{"id": 2, "text": "b"}]

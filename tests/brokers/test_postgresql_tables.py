@@ -1,5 +1,6 @@
 """Tables that the PostgreSQL sink refuses or treats with care: partitions, children, domains."""
 
+import re
 import time
 from dataclasses import replace
 from decimal import Decimal
@@ -12,6 +13,7 @@ from postgres import require_programs
 
 from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
+from krishiv_spark.sinks.logged_writer import LogView
 from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.table_route import PostgresqlRoute
 from krishiv_spark.sinks.postgresql.writer import PostgresqlWriter
@@ -218,3 +220,26 @@ def test_a_column_of_a_domain_over_numeric_keeps_its_domain(database):
         "WHERE attrelid = 'orders'::regclass AND attname = 'id'"
     )
     assert found == [("price",)]
+
+
+@pytest.mark.parametrize("kind", [PostgresqlWriter, PostgresqlRoute])
+@pytest.mark.parametrize(
+    ("name", "exists"),
+    [("_krishiv_row", True), ("_krishiv_delete", False), ("_KRISHIV_ROW", True)],
+)
+def test_a_column_with_a_name_of_the_sink_is_refused_in_each_mode(database, kind, name, exists):
+    if exists:  # in lower case
+        database.run(f"CREATE TABLE orders (id bigint, {name} bigint DEFAULT 7)")
+    schema = pa.schema([("id", pa.int64()), (name, pa.int64())])
+    shown = re.escape("'_krishiv_")
+    refuse(
+        database, f"(?i)column {shown}.*rename it", (OptionError, SchemaError), schema, kind=kind
+    )
+
+
+def test_a_fan_out_stores_each_column(database):
+    route = make_writer(database, kind=PostgresqlRoute)
+    staged = [stage(route, ROWS, Task(QUERY, 0, 0, attempt=0, generation=1))]
+    part, epoch = route.participant(LogView(lambda query: query)), Epoch(QUERY, 0, generation=1)
+    part.finish(epoch, part.prepare(epoch, staged, ()))
+    assert database.run("SELECT * FROM orders ORDER BY id") == [(1, "a"), (2, "b")]

@@ -164,7 +164,7 @@ def test_a_required_column_without_a_value_is_refused_by_its_name(tmp_path):
 
 def test_columns_with_names_of_staged_changes_are_refused(tmp_path):
     wrong = Mirror(tmp_path, tableSchema="id INT, _krishiv_kept STRING")
-    with pytest.raises(OptionError, match="column '_krishiv_kept' has a name that upserts use"):
+    with pytest.raises(OptionError, match="column '_krishiv_kept' has a name of the sink's own"):
         wrong.apply([insert(1, text="one")])
 
 
