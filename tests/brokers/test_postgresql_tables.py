@@ -243,3 +243,28 @@ def test_a_fan_out_stores_each_column(database):
     part, epoch = route.participant(LogView(lambda query: query)), Epoch(QUERY, 0, generation=1)
     part.finish(epoch, part.prepare(epoch, staged, ()))
     assert database.run("SELECT * FROM orders ORDER BY id") == [(1, "a"), (2, "b")]
+
+
+# --- rights
+
+
+@pytest.mark.parametrize("lacks", [None, "SELECT", "UPDATE", "DELETE"])
+def test_an_upsert_needs_these_rights_on_the_table(database, lacks):
+    database.run("CREATE TABLE orders (id bigint PRIMARY KEY, name text)")
+    database.run("DROP OWNED BY writer; DROP ROLE writer" if has_role(database) else "SELECT 1")
+    rights = ", ".join({"SELECT", "INSERT", "UPDATE", "DELETE"} - {lacks})
+    database.run("CREATE ROLE writer LOGIN PASSWORD 'w'")
+    database.run(f"GRANT {rights} ON orders TO writer; GRANT ALL ON SCHEMA public TO writer")
+    rows = pa.table({"op": ["u", "d"], "id": [1, 2], "name": ["a", None]})
+    url = database.url.replace("krishiv@", "writer@")
+    given = {**KEYED, "opColumn": "op", "url": url, "password": "w"}
+    if lacks is None:
+        write(database, rows, **given)
+        assert database.run("SELECT * FROM orders") == [(1, "a")]
+    else:
+        with pytest.raises(CommitRejected, match="permission denied for table orders"):
+            write(database, rows, **given)
+
+
+def has_role(database):
+    return bool(database.run("SELECT 1 FROM pg_roles WHERE rolname = 'writer'"))
