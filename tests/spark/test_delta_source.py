@@ -37,9 +37,11 @@ def test_a_batch_reads_a_version_and_skips_files(spark, table):
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         found = load(spark, table).where("id >= 15 AND id < 17").collect()
+        others = load(spark, table).where("id != 7 AND NOT id IN (8, 9) AND id < 20").collect()
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     assert sorted(row.id for row in found) == [15, 16]
+    assert sorted(row.id for row in others) == [*range(7), *range(10, 20)]
     assert load(spark, table, versionAsOf=2).count() == 20
     spark.sql(f"CREATE TEMPORARY VIEW delta_rows USING `krishiv-delta` OPTIONS (path '{table}')")
     assert spark.sql("SELECT max(id) AS m FROM delta_rows").collect()[0].m == 29

@@ -9,7 +9,9 @@ import pytest
 from delta_life import DeltaLife, numbered
 from delta_reader import LogWriter
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import datasource
 from pyspark.sql.datasource import (
+    EqualNullSafe,
     EqualTo,
     GreaterThan,
     GreaterThanOrEqual,
@@ -18,11 +20,14 @@ from pyspark.sql.datasource import (
     IsNull,
     LessThan,
     LessThanOrEqual,
+    Not,
 )
 
 from krishiv_spark.errors import DataLossError, OffsetError, OptionError, SchemaError
 from krishiv_spark.sources.base import UNLIMITED, Limit
+from krishiv_spark.sources.delta.data_skipping import skip_files
 from krishiv_spark.sources.delta.reader import DeltaReader
+from krishiv_spark.sources.delta.table_files import read_snapshot_table
 
 pytestmark = pytest.mark.own_process
 
@@ -239,6 +244,14 @@ def files_of(tasks):
         (IsNotNull(("p",)), [0, 2, 4, 6, 8]),
         (GreaterThan(("ts",), dt.datetime(1970, 1, 1, 0, 0, 9, 1, dt.timezone.utc)), [9]),
         (EqualTo(("s", "x"), 4), [4]),
+        (Not(EqualTo(("id",), 7)), [0, 1, 2, 3, 4, 5, 6, 8, 9]),
+        (Not(In(("id",), (0, 1, 2, 7, 8, 100))), [3, 4, 5, 6, 9]),
+        (Not(EqualTo(("p",), "even")), []),  # null for others, in which Spark finds no row either
+        (Not(EqualTo(("text",), "t3")), [0, 1, 2, 4, 5, 6, 7, 8, 9]),
+        (Not(EqualNullSafe(("id",), 7)), [*range(10)]),
+        (Not(IsNull(("p",))), [*range(10)]),
+        (Not(datasource.StringContains(("text",), "3")), [*range(10)]),
+        (datasource.StringStartsWith(("text",), "t3"), [*range(10)]),
         (EqualTo(("f",), 4.0), [*range(10)]),
         (EqualTo(("id",), "7"), [*range(10)]),
         (EqualTo(("other",), 7), [*range(10)]),
@@ -259,6 +272,95 @@ def test_conditions_skip_files(folder, condition, wanted):
     rows, tasks = read(folder, condition)
     assert ids(rows) == wanted
     assert files_of(tasks) == len(wanted)
+
+
+VALUES = {
+    "n": [None, 0, 5, 7, 7, 8],
+    "text": [None, "a", "t3", "t7", "t7", "u"],
+    "f": [None, float("nan"), 0.0, float("inf"), 7.0, 8.0],
+    "day": [None, *(dt.date(2013, 1, day) for day in (1, 2, 2, 3, 4))],
+    "flag": [None, True, False, True, True, False],
+}
+ASKED = {
+    "n": [None, 7, 7.5, Decimal("7.5"), 2**70, Decimal(2**70), "7", -1, True],
+    "text": [None, "t7", "", 7],
+    "f": [None, float("nan"), 7.0, 0.5, float("inf")],
+    "day": [None, dt.date(2013, 1, 2), dt.datetime(2013, 1, 2, 12)],  # noqa: DTZ001
+    "flag": [None, True, 1],
+}
+
+
+def list_filters(column):
+    """Return conditions of each class, for the values that a test asks for, and their negations."""
+    path = (column,)
+    for kind in datasource.Filter.__subclasses__():
+        if kind in {IsNull, IsNotNull}:
+            made = [kind(path)]
+        elif kind is In:
+            made = [In(path, (value, *ASKED[column][1:2])) for value in ASKED[column]] + [
+                In(path, ())
+            ]
+        elif kind is not Not:
+            made = [kind(path, value) for value in ASKED[column]]
+        else:
+            made = [Not(Not(IsNull(path)))]
+        yield from made
+        yield from map(Not, made)
+
+
+def rank(value):
+    """Return a value in the order of Spark: NaN is the greatest number, and a date is midnight."""
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return dt.datetime.combine(value, dt.time())
+    return (value != value, 0 if value != value else value)  # noqa: PLR0124  NaN
+
+
+def holds(item, value):
+    """Return what Spark finds: True, False, or None for null; None too where it cannot compare."""
+    kind = type(item).__name__
+    if kind == "Not":
+        found = holds(item.child, value)
+        return None if found is None else not found
+    if kind in {"IsNull", "IsNotNull"}:
+        return (value is None) == (kind == "IsNull")
+    if kind == "In":
+        found = [holds(EqualTo(item.attribute, each), value) for each in item.value]
+        return True if True in found else None if None in found else False
+    if None in {value, item.value}:
+        return value is item.value if kind == "EqualNullSafe" else None
+    try:
+        return COMPARED[kind](rank(value), rank(item.value))
+    except (TypeError, AttributeError):
+        return None
+
+
+COMPARED = {
+    "EqualTo": lambda a, b: a == b,
+    "EqualNullSafe": lambda a, b: a == b,
+    "GreaterThan": lambda a, b: a > b,
+    "GreaterThanOrEqual": lambda a, b: a >= b,
+    "LessThan": lambda a, b: a < b,
+    "LessThanOrEqual": lambda a, b: a <= b,
+    "StringStartsWith": lambda a, b: a[1].startswith(b[1]),
+    "StringEndsWith": lambda a, b: a[1].endswith(b[1]),
+    "StringContains": lambda a, b: b[1] in a[1],
+}
+
+
+@pytest.mark.parametrize("column", VALUES)
+@pytest.mark.parametrize("is_partition", [True, False])
+def test_no_condition_fails_or_skips_a_file_with_a_wanted_row(folder, column, is_partition):
+    kind = pa.int32() if column == "n" else pa.array(VALUES[column]).type
+    for number, value in enumerate(VALUES[column]):
+        rows = pa.table({"id": [number], column: pa.array([value], kind)})
+        partition_by = [column] if is_partition else None
+        write_deltalake(str(folder), rows, mode="append", partition_by=partition_by)
+    files = read_snapshot_table(DeltaTable(str(folder)))
+    assert len(files) == len(VALUES[column])
+    for item in list_filters(column):
+        kept = {low["id"] for low in skip_files(files, [item])["min"].to_pylist()}
+        asked = {n for n, value in enumerate(VALUES[column]) if holds(item, value)}
+        assert asked <= kept, item
 
 
 # --- deletion vectors and features
