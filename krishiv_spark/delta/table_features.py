@@ -130,6 +130,8 @@ _OF_FIELDS = {
     "delta.generationExpression": "is generated, and nothing here would compute it",
     "delta.identity.start": "is an identity column that nothing here would number",
     "CURRENT_DEFAULT": "has a default value that nothing here would fill in",
+    # VARCHAR(n) or CHAR(n), also within: the column itself is a string in the schema.
+    "__CHAR_VARCHAR_TYPE_STRING": "has a declared length that nothing here would check",
 }
 
 

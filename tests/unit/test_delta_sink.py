@@ -449,6 +449,7 @@ CONSTRAINT = {"delta.constraints.c": "id > 0"}
         ({}, {"delta.generationExpression": "1"}, "generated"),
         ({}, {"delta.identity.start": 1}, "identity"),
         ({}, {"CURRENT_DEFAULT": "1"}, "default value"),
+        ({}, {"__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"}, "'id', which has a declared length"),
     ],
 )
 def test_features_are_refused_by_name(folder, settings, fields, text):
