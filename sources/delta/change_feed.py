@@ -26,7 +26,6 @@ from krishiv_spark.sources.delta.table_files import (
     VersionChanges,
     check_path,
     list_snapshot,
-    read_snapshot_table,
     to_constants,
 )
 
@@ -170,7 +169,7 @@ class ChangeFeed:
 
     def _list_at(self, version: int) -> list[DeltaFile]:
         table = open_table(self._options, version)
-        return list_snapshot(self._options, table, read_snapshot_table(table))
+        return list_snapshot(self._options, table)
 
     def _to_files(
         self, actions: Sequence[Mapping[str, Any]], columns: pa.Schema

@@ -20,11 +20,10 @@ from krishiv_spark.delta.opening import open_table
 from krishiv_spark.delta.options import FORMAT
 from krishiv_spark.sources.base import Limit, StreamReader
 from krishiv_spark.sources.delta.change_feed import add_feed_columns, without_feed_columns
-from krishiv_spark.sources.delta.data_skipping import skip_files
 from krishiv_spark.sources.delta.file_tasks import DeltaTask, plan_tasks, read_task
 from krishiv_spark.sources.delta.offset import DeltaOffset
 from krishiv_spark.sources.delta.options import DeltaSourceOptions
-from krishiv_spark.sources.delta.table_files import list_snapshot, read_snapshot_table
+from krishiv_spark.sources.delta.table_files import list_snapshot
 from krishiv_spark.sources.delta.version_stream import VersionStream
 
 __all__ = ["DeltaReader"]
@@ -96,8 +95,7 @@ class DeltaReader(StreamReader[DeltaOffset, DeltaTask]):
             return plan_tasks(self._stream.list_files(start, end), most)
         assert end.spot is not None, end
         table = open_table(self.options, end.spot.version)
-        found = skip_files(read_snapshot_table(table), self._pushed)
-        return plan_tasks(list_snapshot(self.options, table, found), most)
+        return plan_tasks(list_snapshot(self.options, table, self._pushed), most)
 
     def read(self, partition: DeltaTask) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task. See `read_task`."""

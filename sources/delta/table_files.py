@@ -6,7 +6,7 @@ A version never changes, so the files of two offsets are the same in each replay
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -20,6 +20,7 @@ from krishiv_spark.delta.opening import explain_errors
 from krishiv_spark.delta.options import FORMAT, DeltaOptions
 from krishiv_spark.delta.partition_texts import from_text
 from krishiv_spark.errors import DataLossError, OffsetError, StorageError
+from krishiv_spark.sources.delta.data_skipping import skip_files
 from krishiv_spark.storage.paths import check_name_within
 
 if TYPE_CHECKING:
@@ -64,19 +65,23 @@ def read_snapshot_table(table: DeltaTable) -> pa.Table:
     return found.sort_by([("modification_time", "ascending"), ("path", "ascending")])
 
 
-def list_snapshot(options: DeltaOptions, table: DeltaTable, found: pa.Table) -> list[DeltaFile]:
+def list_snapshot(
+    options: DeltaOptions, table: DeltaTable, filters: Iterable[Any] = ()
+) -> list[DeltaFile]:
     """Return the files of a version.
 
     Args:
         options: Name the table.
         table: The table at that version.
-        found: All files, or some of them, from `read_snapshot_table`.
+        filters: Conditions of Spark: files that cannot have rows under them are left out.
 
     Raises:
         OffsetError: If a file is outside of the table.
         StorageError: If the deleted rows cannot be assigned to files.
     """
-    deleted = _read_deleted(options, table)
+    every = read_snapshot_table(table)
+    deleted = _read_deleted(options, table, set(map(unquote, every.column("path").to_pylist())))
+    found = skip_files(every, filters)
     has_partition = "partition" in found.column_names
     columns = ("path", "size_bytes", "num_records")
     rows = zip(*(found.column(name).to_pylist() for name in columns), strict=True)
@@ -127,11 +132,12 @@ def check_path(options: DeltaOptions, path: str) -> str:
         ) from error
 
 
-def _read_deleted(options: DeltaOptions, table: DeltaTable) -> dict[str, bytes]:
+def _read_deleted(options: DeltaOptions, table: DeltaTable, paths: set[str]) -> dict[str, bytes]:
     """Return the positions of deleted rows by the file's path within the table.
 
     Raises:
-        StorageError: If they cannot be read, or belong to a file that is not there.
+        StorageError: If they cannot be read, or belong to none of the table's files: those of
+            another one would appear again.
     """
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return {}
@@ -143,12 +149,13 @@ def _read_deleted(options: DeltaOptions, table: DeltaTable) -> dict[str, bytes]:
     for place, keeps in pairs:
         path = unquote(urlsplit(place.as_py()).path).lstrip("/")
         kept = np.asarray(keeps.values.to_numpy(zero_copy_only=False), dtype=bool)
-        if not path.startswith(root):
+        within = path.removeprefix(root)
+        if within == path or within not in paths:
             raise StorageError(
-                f"{FORMAT}: deleted rows of {options.path} belong to {path}, which is not within "
-                "the table: no row was read; use delta-spark for it"
+                f"{FORMAT}: deleted rows of {options.path} belong to {path}, which is none of its "
+                "files: no row was read; use delta-spark for it"
             )
-        found[path.removeprefix(root)] = np.flatnonzero(~kept).astype(np.int64).tobytes()
+        found[within] = np.flatnonzero(~kept).astype(np.int64).tobytes()
     return found
 
 

@@ -24,7 +24,6 @@ from krishiv_spark.sources.delta.table_files import (
     DeltaFile,
     list_snapshot,
     read_changes,
-    read_snapshot_table,
 )
 
 if TYPE_CHECKING:
@@ -255,7 +254,7 @@ class VersionStream:
     def _list_snapshot(self, version: int) -> list[DeltaFile]:
         table = open_table(self._options, version)
         self._check_columns(version, read_columns(table))
-        files = list_snapshot(self._options, table, read_snapshot_table(table))
+        files = list_snapshot(self._options, table)
         return files if self._feed is None else self._feed.list_initial(version, files)
 
     def _list_added(self, version: int) -> list[DeltaFile]:
@@ -271,7 +270,7 @@ class VersionStream:
 
     def _read_deleted(self, version: int) -> dict[str, bytes]:
         table = open_table(self._options, version)
-        files = list_snapshot(self._options, table, read_snapshot_table(table))
+        files = list_snapshot(self._options, table)
         return {file.path: file.deleted for file in files if file.deleted is not None}
 
     def _is_read(self, version: int, kind: str) -> bool:

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 from delta_life import DeltaLife, numbered
-from delta_reader import LogWriter
+from delta_reader import LogWriter, to_vector
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import datasource
 from pyspark.sql.datasource import (
@@ -23,7 +23,13 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from krishiv_spark.errors import DataLossError, OffsetError, OptionError, SchemaError
+from krishiv_spark.errors import (
+    DataLossError,
+    OffsetError,
+    OptionError,
+    SchemaError,
+    StorageError,
+)
 from krishiv_spark.sources.base import UNLIMITED, Limit
 from krishiv_spark.sources.delta.data_skipping import skip_files
 from krishiv_spark.sources.delta.reader import DeltaReader
@@ -364,6 +370,39 @@ def test_no_condition_fails_or_skips_a_file_with_a_wanted_row(folder, column, is
 
 
 # --- deletion vectors and features
+
+
+def make_table_with_vectors(folder, names, *, quoted):
+    """Make a table with a file of rows 0 to 4 for each name, of which 1 and 3 are deleted."""
+    table = LogWriter(folder, pa.schema([("id", pa.int64())]))
+    feature = ["deletionVectors"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
+    table.commit({"protocol": {**protocol, "readerFeatures": feature, "writerFeatures": feature}})
+    for name in names:
+        add = table.write(numbered(0, 5), name)
+        path = add["path"] if quoted else name
+        table.commit({"add": {**add, "path": path, "deletionVector": to_vector([1, 3])}})
+
+
+def test_deleted_rows_stay_deleted_in_files_of_any_name(folder):
+    names = ["a b.parquet", "é#1.parquet", "q?1.parquet", "p%3A;&+.parquet"]
+    make_table_with_vectors(folder, names, quoted=True)
+    wanted = sorted([0, 2, 4] * len(names))
+    for given in ({}, {"startingVersion": "0"}):
+        assert ids(follow(reader(folder, **given))[0]) == wanted
+    assert ids(read(folder)[0]) == wanted
+
+
+@pytest.mark.parametrize("name", ["é#1.parquet", "q?1.parquet"])
+def test_deleted_rows_of_a_file_that_is_not_listed_are_an_error(folder, name):
+    make_table_with_vectors(folder, [name], quoted=False)  # a path should be a URI
+    with pytest.raises(StorageError, match=r"deleted rows .* is none of its files"):
+        read(folder)
+    with pytest.raises(StorageError, match=r"deleted rows .* is none of its files"):
+        read(folder, LessThan(("id",), -1))  # also if no file is read
+    for given in ({}, {"startingVersion": "0"}):
+        with pytest.raises(StorageError, match=r"deleted rows .* is none of its files"):
+            follow(reader(folder, **given))
 
 
 @pytest.mark.parametrize(

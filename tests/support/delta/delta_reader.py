@@ -5,6 +5,8 @@ The library has threads, which do not outlive the forks of the kit.
 
 import json
 import os
+import string
+import struct
 import uuid
 from urllib.parse import quote, unquote
 
@@ -69,7 +71,7 @@ class LogWriter:
             "partitionColumns": list(partition_by),
             "configuration": {},
         }
-        self.version = -1
+        self.version, self.metadata = -1, metadata
         self.commit(
             {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}
         )
@@ -85,9 +87,9 @@ class LogWriter:
         """Add rows as one version with one file."""
         self.commit({"add": self.write(rows)})
 
-    def write(self, rows):
+    def write(self, rows, name=None):
         """Write a file, and return its action."""
-        name = f"{uuid.uuid4()}.parquet"
+        name = name or f"{uuid.uuid4()}.parquet"
         values = {column: rows[column][0].as_py() for column in self.partition_by}
         pq.write_table(rows.drop_columns(list(self.partition_by)), self.folder / name)
         return {
@@ -98,3 +100,25 @@ class LogWriter:
             "dataChange": True,
             "stats": json.dumps({"numRecords": len(rows)}),
         }
+
+
+def to_vector(positions):
+    """Return the deletion vector of positions below 65536, as the log has it inline."""
+    array = struct.pack("<II2H", 12346, 1, 0, len(positions) - 1) + struct.pack("<I", 16)
+    bitmap = array + struct.pack(f"<{len(positions)}H", *positions)
+    body = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
+    return {
+        "storageType": "i",
+        "pathOrInlineDv": _to_z85(body),
+        "sizeInBytes": len(body),
+        "cardinality": len(positions),
+    }
+
+
+_Z85 = string.digits + string.ascii_letters + ".-:+=^!/*?&<>()[]{}@%$#"
+
+
+def _to_z85(body):
+    body += bytes(-len(body) % 4)
+    words = (int.from_bytes(body[at : at + 4], "big") for at in range(0, len(body), 4))
+    return "".join(_Z85[word // 85**power % 85] for word in words for power in (4, 3, 2, 1, 0))
