@@ -16,11 +16,11 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.delta.commit_log import commit_name, read_commit_info
-from krishiv_spark.delta.opening import LOG, explain_errors, open_table
+from krishiv_spark.delta.opening import open_table
 from krishiv_spark.delta.options import FORMAT, DeltaOptions
-from krishiv_spark.errors import DataLossError, OffsetError, SchemaError
+from krishiv_spark.errors import OffsetError, SchemaError
 from krishiv_spark.runtime.epoch_times import to_datetime
+from krishiv_spark.sources.delta.chosen_versions import find_commit_time_ms
 from krishiv_spark.sources.delta.table_files import (
     DeltaFile,
     VersionChanges,
@@ -29,7 +29,7 @@ from krishiv_spark.sources.delta.table_files import (
     to_constants,
 )
 
-__all__ = ["ChangeFeed", "add_feed_columns", "find_commit_time_ms", "without_feed_columns"]
+__all__ = ["ChangeFeed", "add_feed_columns", "without_feed_columns"]
 
 _TYPE, _VERSION, _TIME = "_change_type", "_commit_version", "_commit_timestamp"
 _FEED = pa.schema(
@@ -62,27 +62,6 @@ def without_feed_columns(columns: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in columns if field.name not in _FEED.names])
 
 
-def find_commit_time_ms(options: DeltaOptions, version: int) -> int:
-    """Return the time of a commit, milliseconds since 1970 UTC: the table's own, or its file's.
-
-    Raises:
-        DataLossError: If the log does not have the commit any more.
-        StorageError: If it cannot be read.
-    """
-    recorded = read_commit_info(options, version).get("inCommitTimestamp")
-    if isinstance(recorded, int):
-        return recorded
-    path = str(options.url / LOG / commit_name(version))
-    with explain_errors(options, "find a commit in the log of"):
-        found = options.storage.files(options.url).identity(path)
-    if found is None:
-        raise DataLossError(
-            f"{FORMAT}: version {version} of {options.path} is not in the log any more: keep the "
-            "log for longer ('delta.logRetentionDuration'), or start with another checkpoint"
-        )
-    return found.modified_ns // 1_000_000
-
-
 class ChangeFeed:
     """A lister of the files with the changes of a version.
 
@@ -99,14 +78,15 @@ class ChangeFeed:
         return [_tag(file, _INSERT, commit) for file in files]
 
     def list_changes(
-        self, version: int, changes: VersionChanges, columns: pa.Schema
+        self, version: int, changes: VersionChanges, columns: pa.Schema, before: pa.Schema
     ) -> list[DeltaFile]:
         """Return the files with the changes of a version; each row of them is a change.
 
         Args:
             version: The version.
             changes: Its actions.
-            columns: Columns of the table, for the types of partition columns.
+            columns: Columns of the table at it, for the types of partition columns.
+            before: Columns of the version before it, which removed files have.
 
         Raises:
             OffsetError: If the version was written without change data and rewrites files.
@@ -122,7 +102,8 @@ class ChangeFeed:
             ]
         if changes.kind == "change":
             self._check_recorded(version)
-        return list(self._list_rewritten(version, changes, columns, commit))
+        added = {file.path: file for file in self._to_files(changes.adds, columns)}
+        return list(self._list_rewritten(version, changes, added, before, commit))
 
     def _check_recorded(self, version: int) -> None:
         """Refuse a version that may have copied rows into other files without change data."""
@@ -135,15 +116,19 @@ class ChangeFeed:
             )
 
     def _list_rewritten(
-        self, version: int, changes: VersionChanges, columns: pa.Schema, commit: _Values
+        self,
+        version: int,
+        changes: VersionChanges,
+        added: dict[str, DeltaFile],
+        before: pa.Schema,
+        commit: _Values,
     ) -> Iterator[DeltaFile]:
         """Yield files whose rows are all inserted or all deleted."""
         vectors = self._read_vectors(version, changes)
-        before = self._list_before(version, changes)
-        added = {file.path: file for file in self._to_files(changes.adds, columns)}
+        known = self._list_before(version, changes)
         for action in changes.removes:
             path = self._path_of(action)
-            old = before.get(path) or next(self._to_files([action], columns))
+            old = known.get(path) or next(self._to_files([action], before))
             if path in added:
                 yield from _compare(old, added.pop(path), vectors.get(path), commit)
             else:

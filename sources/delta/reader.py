@@ -20,6 +20,7 @@ from krishiv_spark.delta.opening import open_table
 from krishiv_spark.delta.options import FORMAT
 from krishiv_spark.sources.base import Limit, StreamReader
 from krishiv_spark.sources.delta.change_feed import add_feed_columns, without_feed_columns
+from krishiv_spark.sources.delta.chosen_versions import open_for_batch
 from krishiv_spark.sources.delta.file_tasks import DeltaTask, plan_tasks, read_task
 from krishiv_spark.sources.delta.offset import DeltaOffset
 from krishiv_spark.sources.delta.options import DeltaSourceOptions
@@ -47,9 +48,12 @@ class DeltaReader(StreamReader[DeltaOffset, DeltaTask]):
         return {name: value for name, value in vars(self).items() if name != "_stream"}
 
     def infer_schema(self) -> pa.Schema:
-        """Return the columns of the table, or those of the option `columns`."""
-        version = None if self.streaming else self.options.version_as_of
-        columns = read_columns(open_table(self.options, version))
+        """Return the columns of the version that is read, or those of the option `columns`.
+
+        A stream has those of the newest version.
+        """
+        options = self.options
+        columns = read_columns(open_table(options) if self.streaming else open_for_batch(options))
         if self.options.read_change_feed:
             columns = add_feed_columns(columns)
         return select_columns(columns, self.options.columns, FORMAT)

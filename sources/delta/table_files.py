@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 
-from krishiv_spark.delta.column_types import parse_columns
+from krishiv_spark.arrow.conform import places
 from krishiv_spark.delta.commit_log import list_actions, read_commit
 from krishiv_spark.delta.opening import explain_errors
 from krishiv_spark.delta.options import FORMAT, DeltaOptions
@@ -101,17 +101,22 @@ def to_constants(
 
     Args:
         action: The action of a file.
-        columns: Columns of the table.
+        columns: Columns of the table at the version of the action.
         path: The file, for messages.
 
     Raises:
         SchemaError: If a text is not valid for the type of its column.
     """
+    texts: Mapping[str, str | None] = action.get("partitionValues") or {}
+    found = zip(texts.items(), places(list(texts), columns.names), strict=True)
     return tuple(
-        (name, from_text(text, columns.field(name), path))
-        for name, text in (action.get("partitionValues") or {}).items()
-        if name in columns.names
+        # A name without a column keeps its text: a null would be another value.
+        (name, from_text(text, _TEXT if place is None else columns.field(place), path))
+        for (name, text), place in found
     )
+
+
+_TEXT = pa.field("text", pa.string())
 
 
 def check_path(options: DeltaOptions, path: str) -> str:
@@ -172,14 +177,14 @@ class VersionChanges:
         adds: The actions of the files that it adds with new rows.
         removes: The actions of the files that it removes with their rows.
         cdc: The actions of its files of changes, which only a change data feed reads.
-        columns: The columns that it gives the table; None if it leaves them.
+        alters: True if it changes the columns of the table, its settings or its protocol.
     """
 
     kind: Literal["append", "delete", "change", "none"]
     adds: Sequence[Mapping[str, Any]] = ()
     removes: Sequence[Mapping[str, Any]] = ()
     cdc: Sequence[Mapping[str, Any]] = ()
-    columns: pa.Schema | None = None
+    alters: bool = False
 
     def list_files(
         self, options: DeltaOptions, columns: pa.Schema, deleted: Mapping[str, bytes]
@@ -213,13 +218,12 @@ def read_changes(options: DeltaOptions, version: int) -> VersionChanges:
             "checkpoint, and keep the log for longer than a query may be down"
         )
     found: dict[str, list[Mapping[str, Any]]] = {"add": [], "remove": [], "cdc": []}
-    columns = None
+    alters = False
     try:
         for kind, body in list_actions(commit):
             if kind == "cdc" or (kind in found and body["dataChange"]):
                 found[kind].append(body)
-            elif kind == "metaData":
-                columns = parse_columns(body["schemaString"])
+            alters = alters or kind in {"metaData", "protocol"}
     except (ValueError, LookupError, TypeError) as error:
         raise OffsetError(
             f"{FORMAT}: version {version} of {options.path} is damaged: {error}. Restore "
@@ -232,4 +236,4 @@ def read_changes(options: DeltaOptions, version: int) -> VersionChanges:
     }
     adds, removes, cdc = found.values()
     kind = kinds.get((bool(adds), bool(removes)), "none")
-    return VersionChanges(kind, adds, removes, cdc, columns)
+    return VersionChanges(kind, adds, removes, cdc, alters)

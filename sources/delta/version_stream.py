@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from krishiv_spark.arrow.conform import conform, places
 from krishiv_spark.delta.column_types import read_columns
-from krishiv_spark.delta.opening import explain_errors, open_table
+from krishiv_spark.delta.opening import open_table
 from krishiv_spark.delta.options import FORMAT
 from krishiv_spark.delta.table_features import check_readable
-from krishiv_spark.errors import DataLossError, OffsetError, OptionError, SchemaError
+from krishiv_spark.errors import (
+    DataLossError,
+    KrishivError,
+    OffsetError,
+    OptionError,
+    SchemaError,
+    StorageError,
+)
 from krishiv_spark.messages.suggestions import NEW_CHECKPOINT
 from krishiv_spark.runtime.caches import LruCache
-from krishiv_spark.runtime.epoch_times import format_time, to_datetime
 from krishiv_spark.sources.base import Limit
-from krishiv_spark.sources.delta.change_feed import ChangeFeed, find_commit_time_ms
+from krishiv_spark.sources.delta.change_feed import ChangeFeed
+from krishiv_spark.sources.delta.chosen_versions import (
+    find_first_version,
+    find_last_version,
+    open_for_batch,
+)
 from krishiv_spark.sources.delta.offset import DeltaOffset, DeltaPosition
 from krishiv_spark.sources.delta.options import DeltaSourceOptions
 from krishiv_spark.sources.delta.table_files import (
     DeltaFile,
+    VersionChanges,
     list_snapshot,
     read_changes,
 )
@@ -54,7 +68,7 @@ class VersionStream:
 
     Args:
         options: Name the table, the start of a new query, and the versions that are an error.
-        columns: The reader's columns of the table, which each version must have.
+        columns: The reader's columns of the table. No version may drop one.
     """
 
     def __init__(self, options: DeltaSourceOptions, columns: pa.Schema) -> None:
@@ -63,7 +77,7 @@ class VersionStream:
         self._frozen: int | None = None
         self._newest = -1
         self._table_id: str | None = None
-        self._table_columns = columns
+        self._known: LruCache[int, pa.Schema] = LruCache(16)
         self._slices: LruCache[tuple[int, bool], list[DeltaFile]] = LruCache(16)
         self._feed = ChangeFeed(options) if options.read_change_feed else None
 
@@ -84,7 +98,7 @@ class VersionStream:
         self._newest = newest
         if self._frozen is not None:
             newest = min(newest, self._frozen)
-        position = start.spot or self._resolve_start(newest)
+        position = start.spot or self._begin(newest)
         end = self._take(position, newest, limit)
         if end == start.spot:
             return start
@@ -97,8 +111,9 @@ class VersionStream:
         del start
         if self._feed is not None:
             return self._find_feed_end()
-        table = self.open_for_batch()
+        table = open_for_batch(self._options)
         version = table.version()
+        self._check_given(version, read_columns(table))
         began = DeltaPosition(version=version, file=0, scan=True)
         return DeltaOffset(
             table=str(table.metadata().id), spot=DeltaPosition(version=version), began=began
@@ -106,57 +121,44 @@ class VersionStream:
 
     def _find_feed_end(self) -> DeltaOffset:
         """Return the end of a batch that reads the changes of several versions."""
-        table, options = self._open(None), self._options
+        table = self._open(None)
         newest, identity = table.version(), str(table.metadata().id)
-        began = self._resolve_start(newest)
-        end = newest if options.ending_version is None else min(options.ending_version, newest)
-        if options.ending_timestamp is not None:
-            end = self._find_version(options.ending_timestamp)
-        end = max(end, began.version)  # no version may be in the range
+        began = self._begin(newest)
+        last = find_last_version(self._options, newest)
+        end = max(last, began.version)  # no version may be in the range
         return DeltaOffset(table=identity, spot=DeltaPosition(version=end), began=began)
-
-    def open_for_batch(self) -> DeltaTable:
-        """Return the table at the version that the options name.
-
-        Raises:
-            OptionError: If no version is that old, or if this package cannot read the table.
-        """
-        options, version = self._options, self._options.version_as_of
-        if options.timestamp_as_of is not None:
-            version = self._find_version(options.timestamp_as_of)
-            if version < 0:
-                raise OptionError(
-                    f"{FORMAT}: {options.path} has no version at or before "
-                    f"{format_time(options.timestamp_as_of)}, the value of 'timestampAsOf': the "
-                    f"first one is of {format_time(find_commit_time_ms(options, 0))}"
-                )
-        table = open_table(options, version)
-        check_readable(table, options.path)
-        return table
 
     def _open(self, known: str | None) -> DeltaTable:
         """Return the newest version of the table.
 
         Raises:
-            OptionError: If this package cannot read it.
             DataLossError: If the table was replaced since the offset was planned.
         """
         table = open_table(self._options)
-        check_readable(table, self._options.path)
         now = str(table.metadata().id)
         if known not in {None, now}:
             raise DataLossError(
                 f"{FORMAT}: {self._options.path} is another table (id {now}) than the one that was "
                 f"read (id {known}): put it back, or start the query with {NEW_CHECKPOINT}"
             )
-        self._table_id, self._table_columns = now, read_columns(table)
+        self._table_id = now
+        # If this package cannot read it, versions before it may still be read.
+        with suppress(OptionError, SchemaError):
+            self._learn_columns(table)
         return table
 
-    def _resolve_start(self, newest: int) -> DeltaPosition:
+    def _begin(self, newest: int) -> DeltaPosition:
+        """Return the position at which a new query starts.
+
+        Raises:
+            OptionError, SchemaError: If this package cannot read the table, or it lacks a column.
+        """
+        columns = self._columns_at(newest)
         given = self._options.starting_version
         if self._options.starting_timestamp is not None:
-            given = self._find_first_version(self._options.starting_timestamp)
+            given = find_first_version(self._options, self._options.starting_timestamp)
         if given is None:
+            self._check_given(newest, columns)
             return DeltaPosition(version=newest, file=0, scan=True)
         if given == "latest":
             return DeltaPosition(version=newest)
@@ -166,25 +168,6 @@ class VersionStream:
                 f"{newest}"
             )
         return DeltaPosition(version=given - 1)
-
-    def _find_first_version(self, time_ms: int) -> int:
-        """Return the first version whose commit is not before a time."""
-        version = self._find_version(time_ms)
-        is_before = version >= 0 and find_commit_time_ms(self._options, version) < time_ms
-        return version + 1 if is_before else max(version, 0)
-
-    def _find_version(self, time_ms: int) -> int:
-        """Return the newest version whose commit is not after a time; -1 before the first one."""
-        options, table = self._options, open_table(self._options)
-        newest = table.version()
-        with explain_errors(options, "find the version at a time of"):
-            table.load_as_version(to_datetime(time_ms))
-        version = table.version()  # by the library's times, which may be those of the writers
-        while version < newest and find_commit_time_ms(options, version + 1) <= time_ms:
-            version += 1
-        while version >= 0 and find_commit_time_ms(options, version) > time_ms:
-            version -= 1
-        return version
 
     def _take(self, position: DeltaPosition, newest: int, limit: Limit) -> DeltaPosition:
         """Return the end of a batch within a limit."""
@@ -209,9 +192,9 @@ class VersionStream:
                         return here if is_inside else reached
                     files += 1
                 reached = DeltaPosition(version=part.version)
-        except OffsetError:
+        except KrishivError:  # of any kind: what is before the version comes first
             if reached == position:
-                raise  # all versions before it have been read
+                raise
         return reached
 
     # --- files
@@ -253,20 +236,23 @@ class VersionStream:
 
     def _list_snapshot(self, version: int) -> list[DeltaFile]:
         table = open_table(self._options, version)
-        self._check_columns(version, read_columns(table))
+        self._learn_columns(table)
         files = list_snapshot(self._options, table)
         return files if self._feed is None else self._feed.list_initial(version, files)
 
     def _list_added(self, version: int) -> list[DeltaFile]:
         changes = read_changes(self._options, version)
-        if changes.columns is not None:
-            self._check_columns(version, changes.columns)
+        columns = self._find_columns(version, changes)
         if self._feed is not None:
-            return self._feed.list_changes(version, changes, self._table_columns)
+            if changes.adds or changes.cdc:
+                self._check_types(version, columns)
+            before = self._columns_at(version - 1) if changes.removes else columns
+            return self._feed.list_changes(version, changes, columns, before)
         if not self._is_read(version, changes.kind):
             return []
+        self._check_types(version, columns)
         deleted = self._read_deleted(version) if changes.has_deleted else {}
-        return list(changes.list_files(self._options, self._table_columns, deleted))
+        return list(changes.list_files(self._options, columns, deleted))
 
     def _read_deleted(self, version: int) -> dict[str, bytes]:
         table = open_table(self._options, version)
@@ -295,18 +281,86 @@ class VersionStream:
             "'ignoreChanges' = 'true' to read the files that it adds, with copied rows among them"
         )
 
-    def _check_columns(self, version: int, columns: pa.Schema) -> None:
-        """Refuse a version that lacks a column of the reader: its rows would have nulls there.
+    # --- columns
+
+    def _find_columns(self, version: int, changes: VersionChanges) -> pa.Schema:
+        """Return the columns of the table at a version; opens it only if they may be new.
 
         Raises:
-            SchemaError: If it lacks one.
+            OptionError, SchemaError: If it drops a column, or this package cannot read it.
         """
-        names = {name.casefold() for name in columns.names}
-        lost = [name for name in self._columns.names if name.casefold() not in names]
-        if lost:
+        before = self._known.get(version - 1)
+        if before is not None and not changes.alters:
+            self._known.put(version, before)
+        columns = self._columns_at(version)
+        if changes.alters:
+            self._check_altered(version, columns)
+        return columns
+
+    def _columns_at(self, version: int) -> pa.Schema:
+        """Return the columns of the table at a version.
+
+        Files have those of their version: the newest one may lack a partition column.
+
+        Raises:
+            OptionError, SchemaError: If this package cannot read the table at it.
+        """
+        found = self._known.get(version)
+        if found is not None:
+            return found
+        try:
+            table = open_table(self._options, version)
+        except StorageError:
+            # Cleanups keep commits that no checkpoint precedes. The newest columns are the best
+            # guess, and a value whose type they do not have is an error.
+            table = open_table(self._options)
+        columns = self._learn_columns(table)
+        self._known.put(version, columns)
+        return columns
+
+    def _learn_columns(self, table: DeltaTable) -> pa.Schema:
+        check_readable(table, self._options.path)
+        columns = read_columns(table)
+        self._known.put(table.version(), columns)
+        return columns
+
+    def _check_altered(self, version: int, columns: pa.Schema) -> None:
+        """Refuse a version that drops a column of the reader: its rows would have nulls there.
+
+        Raises:
+            SchemaError: If it drops one.
+        """
+        lost = self._list_missing(columns)
+        if lost and version > 0:
+            before = self._list_missing(self._columns_at(version - 1))
+            self._refuse_lost(version, [name for name in lost if name not in before])
+
+    def _check_types(self, version: int, columns: pa.Schema) -> None:
+        """Refuse a version whose rows do not fit before a batch has it: it ends the one before.
+
+        Raises:
+            SchemaError: If a column has a type whose values the reader's does not include.
+        """
+        try:
+            conform(pa.RecordBatch.from_pylist([], columns), self._columns, fill=True)
+        except SchemaError as error:
+            path = self._options.path
+            raise SchemaError(f"{FORMAT}: version {version} of {path}: {error}") from error
+
+    def _check_given(self, version: int, columns: pa.Schema) -> None:
+        """Refuse columns of the reader that the only version, or the first one, does not have."""
+        self._refuse_lost(version, self._list_missing(columns))
+
+    def _list_missing(self, columns: pa.Schema) -> list[str]:
+        names = self._columns.names
+        found = zip(names, places(names, columns.names), strict=True)
+        return [name for name, place in found if place is None]
+
+    def _refuse_lost(self, version: int, names: Sequence[str]) -> None:
+        if names:
             raise SchemaError(
                 f"{FORMAT}: version {version} of {self._options.path} has no column "
-                f"{', '.join(map(repr, lost))} any more: restart the query without it"
+                f"{', '.join(map(repr, names))} any more: restart the query without it"
             )
 
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from krishiv_spark.errors import DataLossError, OffsetError, OptionError, SchemaError
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sources.base import UNLIMITED, Limit
-from krishiv_spark.sources.delta.change_feed import find_commit_time_ms
+from krishiv_spark.sources.delta.chosen_versions import find_commit_time_ms
 from krishiv_spark.sources.delta.reader import DeltaReader
 
 pytestmark = pytest.mark.own_process
@@ -138,6 +138,31 @@ def test_partitions_are_in_changes_too(folder):
     found = read(folder, startingVersion="0")
     assert changes(found) == changes(by_library(folder, 0))
     assert {row["day"] for row in found} == {"a_b", None, "x"}
+
+
+def overwrite(folder, rows, **given):
+    write_deltalake(str(folder), rows, mode="overwrite", schema_mode="overwrite", **given)
+
+
+def test_removed_files_have_the_columns_of_the_version_before(folder):
+    rows = pa.table({"id": [1], "p": ["x"]})
+    write_deltalake(str(folder), rows, partition_by=["p"], configuration=ENABLED)
+    overwrite(folder, pa.table({"id": [2], "p": [7]}), partition_by=["p"])
+    found = read(folder, startingVersion="1", columns="id,_change_type")
+    assert sorted((row["_change_type"], row["id"]) for row in found) == [
+        ("delete", 1), ("insert", 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", [{"endingVersion": "1"}, {"endingTimestamp": "1001000"}], ids=str)
+def test_changes_up_to_a_version_have_its_columns(folder, end):
+    make_table(folder)
+    overwrite(folder, pa.table({"id": [2], "other": [7]}))
+    log = folder / "_delta_log"
+    for version in range(3):
+        os.utime(log / f"{version:020}.json", (1000 + version, 1000 + version))
+    found = read(folder, startingVersion="0", **end)
+    assert sorted((row["id"], row["text"]) for row in found) == [(n, f"t{n}") for n in range(6)]
 
 
 def test_partitions_of_any_text_have_changes(folder):  # of which the library finds no files

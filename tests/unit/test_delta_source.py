@@ -9,6 +9,7 @@ import pytest
 from delta_life import DeltaLife, numbered
 from delta_reader import LogWriter, to_vector
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 from pyspark.sql import datasource
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -92,6 +93,34 @@ def test_a_batch_travels_in_time(folder):
         read(folder, timestampAsOf="999000")
     with pytest.raises(Exception, match="9"):
         read(folder, versionAsOf="9")
+
+
+def set_times(folder):
+    """Set the times of the commits to 1000 s and each second after."""
+    for number, commit in enumerate(sorted((folder / "_delta_log").glob("*.json"))):
+        os.utime(commit, (1000 + number, 1000 + number))
+
+
+@pytest.mark.parametrize("given", [{"versionAsOf": "0"}, {"timestampAsOf": "1000500"}], ids=str)
+def test_a_batch_has_the_columns_of_its_version(folder, given):
+    old = pa.table({"id": [1], "x": ["a"], "n": pa.array([5], pa.int32())})
+    write_deltalake(str(folder), old)
+    for other in (pa.table({"id": [2], "y": ["b"]}), pa.table({"id": ["3"], "n": ["c"]})):
+        write_deltalake(str(folder), other, mode="overwrite", schema_mode="overwrite")
+    set_times(folder)
+    assert reader(folder, streaming=False, **given).infer_schema().names == ["id", "x", "n"]
+    assert read(folder, **given)[0] == old.to_pylist()
+    assert read(folder, timestampAsOf="1001000")[0] == [{"id": 2, "y": "b"}]
+    assert read(folder)[0] == [{"id": "3", "n": "c"}]
+
+
+def test_a_batch_whose_column_was_dropped_since_it_was_loaded_is_refused(folder):
+    write_deltalake(str(folder), pa.table({"id": [1], "x": ["a"]}))
+    loaded = reader(folder, streaming=False).infer_schema()
+    write_deltalake(str(folder), numbered(2, 1), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(SchemaError, match=r"version 1 .* no column 'x'"):
+        read(folder, schema=loaded)
+    assert read(folder, schema=loaded, versionAsOf="0")[0] == [{"id": 1, "x": "a"}]
 
 
 @pytest.mark.long
@@ -180,10 +209,169 @@ def test_a_column_that_is_lost_is_an_error(folder):
     life.epoch(0, pa.table({"id": [1], "text": ["x"]}))
     one = reader(folder)
     _, end = follow(one)
-    write_deltalake(str(folder), numbered(5, 1), mode="append", schema_mode="merge")
+    write_deltalake(str(folder), pa.table({"id": [2], "text": ["b"]}), mode="append")
     write_deltalake(str(folder), numbered(6, 1), mode="overwrite", schema_mode="overwrite")
-    with pytest.raises(SchemaError, match="no column 'text'"):
-        follow(one, end)
+    until = one.latest(end, UNLIMITED)
+    assert rows_between(one, end, until) == [{"id": 2, "text": "b"}]  # all before it
+    with pytest.raises(SchemaError, match=r"version 3 .* no column 'text' any more"):
+        one.latest(until, UNLIMITED)
+    rows, _ = follow(reader(folder, skipChangeCommits="true"), until)  # restarted without it
+    assert rows == []
+
+
+def test_a_column_that_differs_in_more_than_case_is_lost(folder):
+    write_deltalake(str(folder), pa.table({"id": [1], "straße": ["x"]}))
+    one = reader(folder)
+    _, end = follow(one)
+    other = pa.table({"id": [2], "STRASSE": ["y"]})
+    write_deltalake(str(folder), other, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(SchemaError, match="no column 'straße'"):
+        one.latest(end, UNLIMITED)
+
+
+def test_versions_before_a_column_was_added_are_read_without_it(folder):
+    write_deltalake(str(folder), numbered(0, 1))
+    one = reader(folder, startingVersion="0")
+    _, end = follow(one)
+    write_deltalake(str(folder), numbered(1, 1), mode="append")
+    for name in ("a", "b"):
+        rows = numbered(2, 1).append_column(name, [[name]])
+        write_deltalake(str(folder), rows, mode="append", schema_mode="merge")
+    wanted = [
+        {"id": 1, "a": None, "b": None},
+        {"id": 2, "a": "a", "b": None},
+        {"id": 2, "a": None, "b": "b"},
+    ]
+    assert follow(reader(folder), end)[0] == wanted  # restarted, two columns later
+    every = follow(reader(folder, startingVersion="0"))[0]
+    assert every == [{"id": 0, "a": None, "b": None}, *wanted]
+
+
+def test_a_first_load_goes_on_after_a_column_was_added(folder):
+    DeltaLife(folder).epoch(0, numbered(0, 2), tasks=2)
+    one = reader(folder)
+    end = one.latest(one.initial(), Limit(files=1))
+    assert end.spot.scan
+    rows = numbered(2, 1).append_column("a", [["a"]])
+    write_deltalake(str(folder), rows, mode="append", schema_mode="merge")
+    assert [row["a"] for row in follow(reader(folder), end)[0]] == [None, "a"]
+
+
+@pytest.mark.parametrize("limit", [UNLIMITED, Limit(files=1)])
+@pytest.mark.parametrize("feed", [{}, {"readChangeFeed": "true"}])
+def test_partition_values_stay_when_the_column_is_dropped_later(folder, limit, feed):
+    for number in range(3):
+        rows = pa.table({"id": [number], "p": ["abc"[number]]})
+        write_deltalake(str(folder), rows, mode="append", partition_by=["p"])
+    columns = pa.schema([("id", pa.int64()), ("p", pa.string())])
+    given = {"schema": columns, "startingVersion": "1", **feed}
+    one = reader(folder, **given)
+    start, wanted = one.initial(), [("b", 1), ("c", 2)]
+    first = one.latest(start, limit)
+    before = rows_between(one, start, first)
+    write_deltalake(
+        str(folder), numbered(9, 1), mode="overwrite", schema_mode="overwrite", partition_by=[]
+    )
+    assert DeltaTable(str(folder)).metadata().partition_columns == []
+    assert rows_between(reader(folder, **given), start, first) == before  # Spark's replay
+    lagging, rows = reader(folder, **given), []
+    while start.spot is None or start.spot.version < 2:
+        end = lagging.latest(start, limit)
+        rows += rows_between(lagging, start, end)
+        start = end
+    with pytest.raises(SchemaError, match=r"version 3 .* no column 'p'"):
+        lagging.latest(start, limit)
+    assert [(row["p"], row["id"]) for row in rows] == wanted
+
+
+def test_partition_values_have_the_type_of_their_version(folder):
+    rows = pa.table({"id": [0], "p": ["007"]})
+    write_deltalake(str(folder), rows, partition_by=["p"])
+    given = {"schema": rows.schema, "startingVersion": "0", "skipChangeCommits": "true"}
+    other = pa.table({"id": [1], "p": pa.array([7], pa.int64())})
+    overwrites = {"mode": "overwrite", "schema_mode": "overwrite"}
+    write_deltalake(str(folder), other, partition_by=["p"], **overwrites)
+    assert follow(reader(folder, **given))[0] == [{"id": 0, "p": "007"}]
+
+
+def test_partition_values_stay_where_the_log_was_cleaned_up_before_them(folder):
+    for number in range(4):
+        rows = pa.table({"id": [number], "p": [f"0{number}"]})
+        write_deltalake(str(folder), rows, mode="append", partition_by=["p"])
+    given = {"schema": rows.schema, "startingVersion": "2"}
+    one = reader(folder, **given)
+    start = one.initial()
+    end = one.latest(start, UNLIMITED)
+    write_deltalake(
+        str(folder), numbered(9, 1), mode="overwrite", schema_mode="overwrite", partition_by=[]
+    )
+    DeltaTable(str(folder)).create_checkpoint()
+    for version in (0, 1):  # versions 2 and 3 are in the log, and cannot be opened
+        (folder / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(DeltaError):
+        DeltaTable(str(folder), 2)
+    found = rows_between(reader(folder, **given), start, end)
+    assert found == [{"id": 2, "p": "02"}, {"id": 3, "p": "03"}]
+
+
+def test_a_type_that_changes_ends_the_batch_before(folder):
+    write_deltalake(str(folder), pa.table({"id": [0]}))
+    one = reader(folder, ignoreChanges="true")
+    _, end = follow(one)
+    write_deltalake(str(folder), pa.table({"id": [1]}), mode="append")
+    other = pa.table({"id": ["x"]})
+    write_deltalake(str(folder), other, mode="overwrite", schema_mode="overwrite")
+    until = one.latest(end, UNLIMITED)
+    assert ids(rows_between(one, end, until)) == [1]
+    with pytest.raises(SchemaError, match=r"version 2 .*'id' of type string does not fit int64"):
+        one.latest(until, UNLIMITED)
+    assert ids(follow(reader(folder, ignoreChanges="true"), until)[0]) == ["x"]
+
+
+def test_a_damaged_version_ends_the_batch_before(folder):
+    table = LogWriter(folder, pa.schema([("id", pa.int64())]))
+    one = reader(folder)
+    _, end = follow(one)
+    table.append(numbered(0, 1))
+    add = table.write(numbered(1, 1))
+    table.commit({"add": {**add, "path": "../x.parquet"}})
+    until = one.latest(end, UNLIMITED)
+    assert ids(rows_between(one, end, until)) == [0]
+    with pytest.raises(OffsetError, match="within the table"):
+        one.latest(until, UNLIMITED)
+
+
+MAPPED = {"configuration": {"delta.columnMapping.mode": "name"}}
+
+
+def require(feature):
+    features = {"readerFeatures": [feature], "writerFeatures": [feature]}
+    return {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+
+
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        (lambda table: {"metaData": {**table.metadata, **MAPPED}}, "column mapping"),
+        (lambda _: require("typeWidening"), "'typeWidening'"),
+        (lambda _: require("variantType"), "'variantType'"),
+    ],
+    ids=["mapping", "widening", "variant"],
+)
+def test_versions_before_one_that_cannot_be_read_are_read(folder, action, text):
+    table = LogWriter(folder, pa.schema([("id", pa.int64())]))
+    one = reader(folder)
+    _, end = follow(one)
+    for number in range(3):
+        table.append(numbered(number, 1))
+    table.commit(action(table))
+    table.append(numbered(3, 1))
+    until = one.latest(end, UNLIMITED)
+    assert ids(rows_between(one, end, until)) == [0, 1, 2]
+    again = reader(folder, schema=pa.schema([("id", pa.int64())]))
+    assert ids(rows_between(again, end, until)) == [0, 1, 2]
+    with pytest.raises(OptionError, match=text):
+        one.latest(until, UNLIMITED)
 
 
 def test_a_file_outside_of_the_table_is_refused(folder):
