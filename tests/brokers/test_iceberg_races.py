@@ -82,10 +82,11 @@ def attempts(monkeypatch):
 UPSERT = {"mode": "upsert", "keyColumns": "id"}
 
 
+@pytest.mark.long  # a catalog in a JVM
 @on_rest
 @pytest.mark.parametrize(
     "given",
-    [{}, UPSERT, pytest.param({"keepSnapshots": "2"}, marks=pytest.mark.long)],  # 15 s
+    [{}, UPSERT, {"keepSnapshots": "2"}],
     ids=["append", "upsert", "expiry"],
 )
 def test_a_writer_on_another_branch_costs_a_commit_few_races(place, attempts, given):

@@ -30,6 +30,7 @@ def run_epoch(life, epoch, made):
     return found
 
 
+@pytest.mark.long  # a catalog in a JVM
 @pytest.mark.parametrize("place", [REST], indirect=True)
 @pytest.mark.parametrize("mode", [{}, {"mode": "upsert", "keyColumns": "id"}], ids=str)
 def test_the_commit_of_an_epoch_is_one_request(place, mode):

@@ -23,6 +23,8 @@ from krishiv_spark.sinks.postgresql.writer import PostgresqlWriter
 from krishiv_spark.sources.postgresql.options import PostgresqlSourceOptions
 from krishiv_spark.sources.postgresql.reader import PostgresqlReader
 
+pytestmark = pytest.mark.long  # servers with databases of other encodings
+
 QUERY = "8503b910-b624-45a4-85db-fcb79eac7740"
 FORMAT = "krishiv-postgresql"
 TABLE = '"commandé"'

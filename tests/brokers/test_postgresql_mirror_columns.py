@@ -29,6 +29,8 @@ from krishiv_spark.errors import CommitRejected, SchemaError, StorageError
 from krishiv_spark.sinks.base import Epoch, Task
 from krishiv_spark.sinks.postgresql import record_columns
 
+pytestmark = pytest.mark.long  # a server
+
 SMALL = {"id": INT, "text": TEXT}
 MORE = {**SMALL, "n": INT}
 TIME = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)  # noqa: DTZ001

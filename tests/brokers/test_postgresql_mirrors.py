@@ -18,6 +18,8 @@ from truncated_table import TruncatedTable
 from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
 from krishiv_spark.sinks.postgresql import mirrored_changes
 
+pytestmark = pytest.mark.long  # a server; the kit has mirrors in PostgreSQL
+
 
 @pytest.fixture(scope="module")
 def database():

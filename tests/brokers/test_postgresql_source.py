@@ -26,6 +26,8 @@ from krishiv_spark.sinks.postgresql.writer import PostgresqlWriter
 from krishiv_spark.sources.postgresql.options import PostgresqlSourceOptions
 from krishiv_spark.sources.postgresql.reader import PostgresqlReader
 
+pytestmark = pytest.mark.long  # a server; the kit has the source
+
 FORMAT = "krishiv-postgresql"
 UTC = dt.timezone.utc
 

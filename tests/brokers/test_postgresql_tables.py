@@ -18,6 +18,8 @@ from krishiv_spark.sinks.postgresql.options import PostgresqlSinkOptions
 from krishiv_spark.sinks.postgresql.table_route import PostgresqlRoute
 from krishiv_spark.sinks.postgresql.writer import PostgresqlWriter
 
+pytestmark = pytest.mark.long  # a server
+
 QUERY = "8503b910-b624-45a4-85db-fcb79eac7740"
 FORMAT = "krishiv-postgresql"
 ROWS = pa.table({"id": [1, 2], "name": ["a", "b"]})
