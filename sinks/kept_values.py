@@ -14,6 +14,7 @@ own way. Driver.
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -143,12 +144,14 @@ def find_rows_before(found: IncompleteRows, ends: Mapping[str, LogEnd]) -> Numbe
     rows, stored = np.arange(len(found.groups)), in_table(found.groups)
     is_first = np.diff(found.groups, prepend=-1) != 0
     follows_delete = np.r_[False, found.rows[DELETES].to_numpy()[:-1]]
-    may_repeat = _compare(found.rows, ends, _is_at_most)
+    before = np.where(is_first, stored, np.where(follows_delete, NO_CHANGE, rows - 1))
+    inserts = np.flatnonzero(before == NO_CHANGE)
+    deletes = found.rows.take(pa.array(inserts - 1))
     # A tombstone, which has no position, may be between the two.
-    may_precede = may_repeat | found.rows[POSITION].is_null().to_numpy()
-    is_again = may_repeat & np.r_[False, may_precede[:-1]]
-    inserted = np.where(is_again, stored, NO_CHANGE)
-    return np.where(is_first, stored, np.where(follows_delete, inserted, rows - 1))
+    is_again = _compare(deletes, ends, operator.le) | deletes[POSITION].is_null().to_numpy()
+    is_again &= _compare(found.rows.take(pa.array(inserts)), ends, operator.le)
+    before[inserts[is_again]] = stored[inserts[is_again]]
+    return before
 
 
 def follow_moves(found: IncompleteRows, before: Numbers) -> Numbers:
@@ -272,35 +275,23 @@ def are_applied(rows: pa.Table, ends: Mapping[str, LogEnd]) -> Flags:
         rows: The changes.
         ends: The end of earlier epochs, by partition.
     """
-    return _compare(rows, ends, _is_before)
+    return _compare(rows, ends, operator.lt)
 
 
 def _compare(
-    rows: pa.Table, ends: Mapping[str, LogEnd], rule: Callable[[LogEnd, int, int | None], bool]
+    rows: pa.Table, ends: Mapping[str, LogEnd], compare: Callable[[Any, Any], bool]
 ) -> Flags:
-    """Return for each change whether a rule is true of it and the end of its partition."""
+    """Return the result of a comparison of each change with the end of its partition."""
+
+    def is_true(end: LogEnd | None, position: int | None, clock: int | None) -> bool:
+        if end is None or position is None or not compare(position, end.position):
+            return False
+        return clock is None or end.time is None or compare(LogTime(clock, position), end.time)
+
     has_clocks = CLOCK in rows.column_names  # which an earlier version did not stage
     clocks = rows[CLOCK].to_pylist() if has_clocks else [None] * rows.num_rows
     places = zip(rows[PARTITION].to_pylist(), rows[POSITION].to_pylist(), clocks, strict=True)
-    return np.array(
-        [
-            one in ends and at is not None and rule(ends[one], at, clock)
-            for one, at, clock in places
-        ],
-        np.bool_,
-    )
-
-
-def _is_before(end: LogEnd, position: int, clock: int | None) -> bool:
-    if position >= end.position:
-        return False
-    return clock is None or end.time is None or LogTime(clock, position) < end.time
-
-
-def _is_at_most(end: LogEnd, position: int, clock: int | None) -> bool:
-    if position > end.position:
-        return False
-    return clock is None or end.time is None or LogTime(clock, position) <= end.time
+    return np.array([is_true(ends.get(one), at, clock) for one, at, clock in places], np.bool_)
 
 
 def to_rejection(format_name: str, key: str, name: str) -> CommitRejected:

@@ -111,9 +111,6 @@ def read_origins(
 ) -> Origins:
     """Return the origins of parsed records.
 
-    Rows alone without the flag of deletes have no positions in the log: a delete of such a row is
-    only a tombstone, which has none, and its place among them would not be known.
-
     Args:
         form: The form of the records.
         objects: The records, with the fields of `list_origin_fields`.
@@ -131,19 +128,18 @@ def read_origins(
     columns = {name.removeprefix("__source_"): found.field(name) for name in fields}
     if not with_places:
         return Origins(rows, pa.nulls(len(rows), pa.string()), _find_times(columns), reads)
-    columns["lsn"] = pc.coalesce(columns.pop("__lsn", _NULL), columns.get("lsn", _NULL))
-    places = pc.binary_join_element_wise("lsn:", format_number(columns["lsn"]), "")
+    position = read_positions(objects) if form == "row" else columns["lsn"]
+    places = pc.binary_join_element_wise("lsn:", format_number(position), "")
     if _FILE in columns:
         places = pc.coalesce(places, _format_binlog(columns))
-    if form == "row":
-        places = pc.if_else(objects.field(DELETED).is_valid(), places, None)
     return Origins(rows, mark_reads(places, reads), _find_times(columns), reads)
 
 
 def read_positions(rows: pa.StructArray) -> pa.Array:
     """Return the positions of rows alone in PostgreSQL's log; null for none.
 
-    Rows without the flag of deletes have none, as in `read_origins`.
+    Rows without the flag of deletes have none: a delete of such a row is only a tombstone, whose
+    place among them would not be known.
 
     Args:
         rows: The rows, with the fields of `list_origin_fields`.

@@ -164,10 +164,8 @@ class RowReader:
     ) -> Iterator[Changes]:
         operations, flags = (objects.field(name).cast(pa.string()) for name in _FLAGS)
         deletes = is_true(pc.is_in(operations, _DELETES)) | is_true(pc.equal(flags, "true"))
-        is_read = pc.equal(operations, _READ)
-        positions = pc.if_else(
-            pc.fill_null(is_read, fill_value=False), _NO_POSITION, read_positions(objects)
-        )
+        is_read = pa.array(is_true(pc.equal(operations, _READ)))
+        positions = pc.if_else(is_read, _NO_POSITION, read_positions(objects))
         upserts = np.flatnonzero(~deletes)
         at = positions.take(pa.array(upserts))
         yield self._upsert(encodings, objects.take(pa.array(upserts)), rows[upserts], at)

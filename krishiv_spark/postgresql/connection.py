@@ -206,8 +206,6 @@ _HINTS = {
 
 
 _CONNECTION_HINTS = {
-    "22P05": ". The database has no such character: move the table to a database with ENCODING "
-    "'UTF8', or replace the character in the query",
     "password authentication failed": _HINTS["28P01"],
     "no password supplied": _HINTS["28P01"],
     'database "': _HINTS["3D000"],

@@ -80,7 +80,7 @@ def list_snapshot(
         StorageError: If the deleted rows cannot be assigned to files.
     """
     every = read_snapshot_table(table)
-    deleted = _read_deleted(options, table, set(map(unquote, every.column("path").to_pylist())))
+    deleted = _read_deleted(options, table, every)
     found = skip_files(every, filters)
     has_partition = "partition" in found.column_names
     columns = ("path", "size_bytes", "num_records")
@@ -137,8 +137,13 @@ def check_path(options: DeltaOptions, path: str) -> str:
         ) from error
 
 
-def _read_deleted(options: DeltaOptions, table: DeltaTable, paths: set[str]) -> dict[str, bytes]:
+def _read_deleted(options: DeltaOptions, table: DeltaTable, files: pa.Table) -> dict[str, bytes]:
     """Return the positions of deleted rows by the file's path within the table.
+
+    Args:
+        options: Name the table.
+        table: The table at a version.
+        files: All files of the version.
 
     Raises:
         StorageError: If they cannot be read, or belong to none of the table's files: those of
@@ -149,6 +154,7 @@ def _read_deleted(options: DeltaOptions, table: DeltaTable, paths: set[str]) -> 
     with explain_errors(options, "read the deletion vectors of"):
         vectors = pa.table(table.deletion_vectors())
     root = options.url.path.strip("/") + "/"
+    paths = set(map(unquote, files.column("path").to_pylist()))
     found: dict[str, bytes] = {}
     pairs = zip(vectors.column("filepath"), vectors.column("selection_vector"), strict=True)
     for place, keeps in pairs:

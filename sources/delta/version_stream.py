@@ -192,7 +192,7 @@ class VersionStream:
                         return here if is_inside else reached
                     files += 1
                 reached = DeltaPosition(version=part.version)
-        except KrishivError:  # of any kind: what is before the version comes first
+        except KrishivError:  # of any kind: the versions before it come first
             if reached == position:
                 raise
         return reached

@@ -4,9 +4,7 @@ import re
 
 import pyarrow as pa
 import pytest
-from pg_onlooker import Database
-from pg_server import open_killable
-from postgres import USER, require_programs
+from postgres import USER
 
 from krishiv_spark.errors import KrishivError
 from krishiv_spark.formats import PostgresqlDataSource
@@ -116,19 +114,6 @@ CASES = {
     ),
 }
 """Wrong options, statements that are run before, and the expected line."""
-
-
-@pytest.fixture(scope="module")
-def server():
-    with open_killable(require_programs()) as server:
-        yield server
-
-
-@pytest.fixture
-def database(server) -> Database:
-    server.database.run("DROP SCHEMA public CASCADE")
-    server.database.run("CREATE SCHEMA public")
-    return server.database
 
 
 def write(given):

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from pg_onlooker import Database
 from pg_pool import open_pooled
-from pg_server import open_killable
-from postgres import PASSWORD, USER, require_programs
+from postgres import PASSWORD, USER
 
 from krishiv_spark.errors import StorageError
 from krishiv_spark.postgresql.connection import open_transaction
@@ -30,12 +29,6 @@ FORMAT = "krishiv-postgresql"
 TABLE = '"commandé"'
 ROWS = pa.table({"id": [1, 2], "prénom": ["é", None], "mots": [["ü", "\\"], []]})
 WANTED = [(1, "é", ["ü", "\\"]), (2, None, [])]
-
-
-@pytest.fixture(scope="module")
-def server():
-    with open_killable(require_programs()) as server:
-        yield server
 
 
 @dataclass(frozen=True)

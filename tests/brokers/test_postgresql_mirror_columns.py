@@ -22,8 +22,6 @@ from letter_life import LetterLife
 from patience import await_that
 from pg_mirror import FORMAT, QUERY, Mirror
 from pg_onlooker import Onlooker
-from pg_server import open_killable
-from postgres import require_programs
 
 from krishiv_spark.errors import CommitRejected, SchemaError, StorageError
 from krishiv_spark.sinks.base import Epoch, Task
@@ -35,12 +33,6 @@ SMALL = {"id": INT, "text": TEXT}
 MORE = {**SMALL, "n": INT}
 TIME = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)  # noqa: DTZ001
 QUARTER = write_unscaled(Decimal("1.25"), 2)
-
-
-@pytest.fixture(scope="module")
-def server():
-    with open_killable(require_programs()) as server:
-        yield server
 
 
 @pytest.fixture

@@ -32,12 +32,6 @@ FORMAT = "krishiv-postgresql"
 UTC = dt.timezone.utc
 
 
-@pytest.fixture(scope="module")
-def server():
-    with open_killable(require_programs()) as server:
-        yield server
-
-
 @pytest.fixture
 def database(server) -> Database:
     end_snapshots(server.database)  # they have locks

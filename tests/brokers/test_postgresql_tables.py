@@ -7,9 +7,6 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from pg_onlooker import Database
-from pg_server import open_killable
-from postgres import require_programs
 
 from krishiv_spark.errors import CommitRejected, OptionError, SchemaError
 from krishiv_spark.sinks.base import Epoch, OutputMode, Task
@@ -24,18 +21,6 @@ QUERY = "8503b910-b624-45a4-85db-fcb79eac7740"
 FORMAT = "krishiv-postgresql"
 ROWS = pa.table({"id": [1, 2], "name": ["a", "b"]})
 KEYED = {"mode": "upsert", "keyColumns": "id"}
-
-
-@pytest.fixture(scope="module")
-def server():
-    with open_killable(require_programs()) as server:
-        yield server
-
-
-@pytest.fixture
-def database(server) -> Database:
-    server.database.run("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-    return server.database
 
 
 def make_writer(database, schema=ROWS.schema, *, kind=PostgresqlWriter, **options):

@@ -510,7 +510,7 @@ def rank(value):
 
 
 def holds(item, value):
-    """Return what Spark finds: True, False, or None for null; None too where it cannot compare."""
+    """Return the result of Spark: True or False; None for null, and if it cannot compare."""
     kind = type(item).__name__
     if kind == "Not":
         found = holds(item.child, value)

@@ -463,9 +463,9 @@ def test_the_later_offset_wins_whatever_the_order_of_the_rows(tmp_path):
     assert mirror.rows() == [{"id": 1, "n": 3, "text": "c"}]
 
 
-def write_flat(lsn, deleted="false", **row):
+def write_flat(lsn, **row):
     """A row alone, as ``ExtractNewRecordState`` writes it."""
-    return to_json({"id": 1}), to_json({**row, "__op": "u", "__lsn": lsn, "__deleted": deleted})
+    return to_json({**row, "__op": "u", "__lsn": lsn, "__deleted": "false"})
 
 
 OTHER = to_json({"id": 7}), write_event("r", None, {"id": 7, "n": 7, "text": "other"}, 3)
@@ -485,7 +485,7 @@ IN_TWO_PARTITIONS = {
         [write_event("c", None, OLD, 5)],
         [write_event("u", None, OLD, 9), write_event("r", None, NEW, 9)],
     ),
-    "rows alone": ([write_flat(5, **OLD)[1]], [write_flat(9, **NEW)[1]]),
+    "rows alone": ([write_flat(5, **OLD)], [write_flat(9, **NEW)]),
 }
 
 

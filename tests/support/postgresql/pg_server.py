@@ -11,8 +11,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+import pytest
 from pg_onlooker import Database
-from postgres import _SETTINGS, PASSWORD, _await, _make, dying_with_us, other_user, somebody
+from postgres import (
+    _SETTINGS,
+    PASSWORD,
+    _await,
+    _make,
+    dying_with_us,
+    other_user,
+    require_programs,
+    somebody,
+)
 from tenacity import retry, stop_after_delay, wait_fixed
 
 from krishiv_spark.kafka.dev.clusters import free_ports
@@ -106,3 +116,16 @@ def open_killable(
             yield server
         finally:
             server.kill()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[KillableServer]:
+    with open_killable(require_programs()) as server:
+        yield server
+
+
+@pytest.fixture
+def database(server: KillableServer) -> Database:
+    """The server's database, with an empty schema `public`."""
+    server.database.run("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    return server.database
