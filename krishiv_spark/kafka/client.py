@@ -372,6 +372,9 @@ class KafkaClient:
         except KafkaError as error:
             raise_alone(self.make_error(_READ_METADATA, error))
         found = {name: self._with_known_partitions(topic) for name, topic in found.items()}
+        for name in query.names or ():
+            if name not in found:  # it was deleted
+                self._topics.pop(name, None)
         self._topics.update(found)
         self._fetched_s.update(dict.fromkeys(found, time.monotonic()))
         return found

@@ -271,10 +271,12 @@ class ListTransactions(CoordinatorRequest):
     Attributes:
         start: The prefix of the ids.
         states: The states of the listed transactions; empty for all.
+        rest: A regular expression of what follows the prefix, which RE2 and Python read alike.
     """
 
     start: str
     states: Sequence[str]
+    rest: str = ".*"
     what: str = "list the transactions of the coordinator of"
 
     @property
@@ -287,17 +289,20 @@ class ListTransactions(CoordinatorRequest):
         from kafka.protocol.admin.transactions import ListTransactionsRequest
 
         del items
-        pattern = re.escape(self.start) + ".*"  # brokers before 4.1 list all
         return ListTransactionsRequest(
-            state_filters=list(self.states), transactional_id_pattern=pattern
+            state_filters=list(self.states), transactional_id_pattern=self._pattern
         )
+
+    @property
+    def _pattern(self) -> str:
+        return re.escape(self.start) + self.rest
 
     def answers(self, response: Any, items: list[str]) -> Iterator[tuple[str, int, dict[str, str]]]:
         """Return the answers, as `BatchedRequest`; a value has the states of ids, by id."""
         listed = {
             each.transactional_id: each.transaction_state
             for each in response.transaction_states
-            if each.transactional_id.startswith(self.start)
+            if re.fullmatch(self._pattern, each.transactional_id)  # brokers before 4.1 list all
         }
         for item in items:
             yield item, response.error_code, listed

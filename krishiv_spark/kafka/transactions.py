@@ -261,10 +261,15 @@ def await_markers(client: KafkaClient, ids: Collection[str], within_s: float) ->
         ids = [name for name in ids if found[name].state == COMMITTING]
 
 
-def list_open_transactions(client: KafkaClient, start: str) -> dict[str, str]:
+def list_open_transactions(client: KafkaClient, start: str, *, rest: str = ".*") -> dict[str, str]:
     """Return the transactional ids with a prefix whose transaction has not ended.
 
     Ids of a broker that does not answer within seconds are left out, with a warning.
+
+    Args:
+        client: The client of this process.
+        start: The prefix of the ids.
+        rest: A regular expression of what follows it.
 
     Returns:
         The state by id: "Ongoing", or "PrepareCommit" or "PrepareAbort" while the brokers write
@@ -273,7 +278,7 @@ def list_open_transactions(client: KafkaClient, start: str) -> dict[str, str]:
     Raises:
         KafkaFailedError: If a broker refuses.
     """
-    kind = ListTransactions(start, UNFINISHED)
+    kind = ListTransactions(start, UNFINISHED, rest)
     within_s = min(_LISTED_S, client.config.api_timeout_s)
     answers = send_all(
         client, kind, kind.names, on_error="return", on_timeout="skip", within_s=within_s
@@ -282,7 +287,7 @@ def list_open_transactions(client: KafkaClient, start: str) -> dict[str, str]:
 
 
 def list_transactions(
-    client: KafkaClient, start: str, states: Sequence[str] = ()
+    client: KafkaClient, start: str, states: Sequence[str] = (), *, rest: str = ".*"
 ) -> dict[str, str]:
     """Return the state of the transactional ids with a prefix.
 
@@ -290,11 +295,12 @@ def list_transactions(
         client: The client of this process.
         start: The prefix of the ids.
         states: States to list; empty for all.
+        rest: A regular expression of what follows the prefix.
 
     Raises:
         KafkaFailedError: If a broker that coordinates such ids refuses, or does not answer in time.
     """
-    kind = ListTransactions(start, states)
+    kind = ListTransactions(start, states, rest)
     return _merge_lists(client, kind, send_all(client, kind, kind.names, on_error="return"))
 
 
@@ -372,7 +378,12 @@ def _compare_epochs(transaction: Transaction, now: TransactionDescription) -> in
 
 
 def abort_open(
-    client: KafkaClient, start: str, keep: Collection[str], is_owner: Callable[[], bool]
+    client: KafkaClient,
+    start: str,
+    keep: Collection[str],
+    is_owner: Callable[[], bool],
+    *,
+    rest: str = ".*",
 ) -> dict[str, str]:
     """Abort the open transactions under ids with a prefix, even if their producers still write.
 
@@ -381,6 +392,7 @@ def abort_open(
         start: The prefix of the ids.
         keep: Ids whose transactions are not aborted.
         is_owner: Called when the transactions are known; returns True if the caller may end them.
+        rest: A regular expression of what follows the prefix.
 
     Returns:
         The state of each unfinished transaction before, as `list_open_transactions`.
@@ -388,7 +400,7 @@ def abort_open(
     Raises:
         KafkaFailedError: If a coordinator refuses, or does not answer in time.
     """
-    listed = list_open_transactions(client, start)
+    listed = list_open_transactions(client, start, rest=rest)
     to_abort = [name for name, state in listed.items() if state == ONGOING and name not in keep]
     abort_live(client, describe(client, to_abort), is_owner)
     return listed

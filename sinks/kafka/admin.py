@@ -18,7 +18,7 @@ from krishiv_spark.kafka.transaction_requests import TransactionDescription
 from krishiv_spark.kafka.transactions import Outcome, abort_open
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
-from krishiv_spark.sinks.kafka.task import StagedTransaction
+from krishiv_spark.sinks.kafka.task import IDS_AFTER_QUERY, StagedTransaction
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX, SparkCheckpoint
 
@@ -136,7 +136,7 @@ def abort_job(bootstrap: str, config: Path | None, prefix: str, query: str) -> N
             "transactions of a streaming query are for its next driver, or for 'resolve'"
         )
     client = open_client(KafkaConfig.from_settings(read_kafka_settings(bootstrap, config)))
-    abort_open(client, f"{prefix}.{query}.", (), lambda: True)
+    abort_open(client, f"{prefix}.{query}.", (), lambda: True, rest=IDS_AFTER_QUERY)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,11 @@ from krishiv_spark.offsets import remove_dead_logs
 from krishiv_spark.runtime.retry import Backoff
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
-from krishiv_spark.sinks.kafka.task import StagedTransaction, list_all_transactional_ids
+from krishiv_spark.sinks.kafka.task import (
+    IDS_AFTER_QUERY,
+    StagedTransaction,
+    list_all_transactional_ids,
+)
 from krishiv_spark.sinks.participant import (
     LostIntentError,
     Participant,
@@ -69,6 +73,7 @@ _DEAD_AFTER_S = 7 * 24 * 3600.0
 """Coordinators forget a job's transactions before that (``transactional.id.expiration.ms``)."""
 
 _UNDECIDED = frozenset({Outcome.OPEN, Outcome.UNKNOWN})
+_MAY_BE_VISIBLE = frozenset({Outcome.COMMITTED, Outcome.UNKNOWN})
 
 _REQUESTS, _PAUSE_S, _WITHIN_S = 10, 0.2, 5.0
 """A leader that was just elected may report a lower high watermark for a moment."""
@@ -154,7 +159,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
         """
         try:
             found = self._find_outcomes(staged)
-            if Outcome.ABORTED in found.values() and Outcome.COMMITTED not in found.values():
+            if Outcome.ABORTED in found.values() and not _MAY_BE_VISIBLE & {*found.values()}:
                 self.discard([item for item, now in found.items() if now is Outcome.OPEN])
         except KafkaFailedError as error:
             advice = self._advise(epoch, error)
@@ -231,7 +236,7 @@ class KafkaParticipant(Participant[StagedTransaction]):
         """Planner: check that a query without a log has not written anything."""
         checkpoint = self._options.checkpoint_of_epochs() if self._streaming else None
         begun = checkpoint is not None and checkpoint.has_commits()
-        if begun or transactions.list_transactions(self._client, self._get_prefix(query)):
+        if begun or self._list_ids(query):
             raise LogError(
                 f"query {query} has written to Kafka or has committed epochs, but its epoch log is "
                 "empty: the log was removed, or the option 'epochLog' has changed; put it back, or "
@@ -373,7 +378,17 @@ class KafkaParticipant(Participant[StagedTransaction]):
 
     def _abort_open(self, epoch: Epoch) -> None:
         """Abort the query's open transactions, if the epoch's generation still owns it."""
-        abort_open(self._client, self._get_prefix(epoch.query), (), lambda: self._is_owner(epoch))
+        abort_open(
+            self._client,
+            self._get_prefix(epoch.query),
+            (),
+            lambda: self._is_owner(epoch),
+            rest=IDS_AFTER_QUERY,
+        )
+
+    def _list_ids(self, query: str) -> dict[str, str]:
+        prefix = self._get_prefix(query)
+        return transactions.list_transactions(self._client, prefix, rest=IDS_AFTER_QUERY)
 
     def _get_prefix(self, query: str) -> str:
         return f"{self._options.id_prefix}.{query}."

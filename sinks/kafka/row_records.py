@@ -106,7 +106,7 @@ def split_by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[TopicRo
         topic: The option ``topic``; it takes precedence over the column.
 
     Raises:
-        SchemaError: If a row has no topic.
+        SchemaError: If a row has no topic, or a time before 1970.
     """
     if topic is not None:
         yield _to_topic_rows(topic, batch)
@@ -135,14 +135,31 @@ def _get_column(batch: pa.RecordBatch, name: str) -> Any:
     return None if column is None or column.null_count == len(column) else column
 
 
+_NO_TIMESTAMP = -1
+"""Records of producers without timestamps have it, and their copies too."""
+
+
 def _to_millis(times: pa.Array | None) -> Any:
-    """Return milliseconds; rows without a time get this machine's, as in Java's producer."""
+    """Return milliseconds; rows without a time get this machine's, as in Java's producer.
+
+    Raises:
+        SchemaError: If a time is before 1970.
+    """
     now = time.time_ns() // 1_000_000
     if times is None:
         return now
     filled = times.cast(pa.int64()).fill_null(now * 1000)
-    # Down, also before 1970, as Spark does.
-    return np.floor_divide(filled.to_numpy(), 1000)
+    millis = np.floor_divide(filled.to_numpy(), 1000)  # down, as Spark does
+    # Java's producer refuses them too. A broker writes them, but cannot compact or recompress the
+    # partition afterwards (`MemoryRecordsBuilder`, Kafka 4.3).
+    early = millis < _NO_TIMESTAMP
+    if early.any():
+        row = times[int(early.argmax())]
+        raise SchemaError(
+            f"a row has the timestamp {row}: Kafka has no times before 1970; set null for the time "
+            "of writing, or drop the column 'timestamp'"
+        )
+    return millis
 
 
 # --- partitions

@@ -101,6 +101,10 @@ def list_transactional_ids(prefix: str, task: Task, generation_count: int) -> li
     return [f"{prefix}.{task.query}.{task.partition}.{slot}" for slot in slots]
 
 
+IDS_AFTER_QUERY = r"[0-9]+\.[0-9]+"
+"""The rest of an id after ``<prefix>.<query id>.``: another sink's prefix may begin with that."""
+
+
 def list_all_transactional_ids(prefix: str, query: str, tasks: int) -> list[str]:
     """Return every id that the tasks of a query may ever use.
 

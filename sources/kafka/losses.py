@@ -76,6 +76,18 @@ class DataLossPolicy:
             oldest - asked,
         )
 
+    def report_added_aged_out(self, tp: TopicPartition, oldest: int) -> None:
+        """Report that the first records of a new partition, up to `oldest`, were deleted.
+
+        Raises:
+            DataLossError: If losses are errors.
+        """
+        self._handle(
+            f"{tp}: the query has not read the partition yet, but the oldest remaining offset is "
+            f"{oldest}: the records before it were deleted",
+            oldest,
+        )
+
     def report_named_aged_out(self, tp: TopicPartition, what: str, asked: int, oldest: int) -> None:
         """Report that the start or end (`what`) that the options name was deleted.
 

@@ -37,7 +37,9 @@ class OffsetResolver:
         """Return the start of the batch after a position, in each partition of a snapshot.
 
         A position after the last stable offset stays unchanged: an earlier run read the records up
-        to it as uncommitted ones. New partitions start at their first offset.
+        to it as uncommitted ones. New partitions start at their first offset. If that is not 0,
+        records were deleted before they were read, as Spark's ``KafkaOffsetReader`` has it too;
+        but a topic or partition that the user has added to the options may be an old one.
 
         Args:
             position: The end of the previous batch.
@@ -60,10 +62,19 @@ class OffsetResolver:
         unread = [tp for tp, offset in starts.items() if offset < snapshot.ends[tp]]
         asked = [*(snapshot.ends.keys() - existing.keys()), *unread]
         for tp, oldest in list_offsets(self.client, dict.fromkeys(asked, EARLIEST)).items():
-            if oldest.offset > starts.setdefault(tp, oldest.offset):
+            if tp in existing and oldest.offset > starts[tp]:
                 self.losses.report_aged_out(tp, starts[tp], oldest.offset)
-                starts[tp] = oldest.offset
+            elif oldest.offset > 0 and self._is_added(tp, position):
+                self.losses.report_added_aged_out(tp, oldest.offset)
+            starts[tp] = max(oldest.offset, starts.get(tp, 0))
         return starts
+
+    def _is_added(self, tp: TopicPartition, position: QueryPosition) -> bool:
+        """Return True if a partition is new, and the user has not added it to the options."""
+        if self.options.assign is not None or tp in position.read or tp in position.left:
+            return False
+        known = (each.topic for each in (*position.read, *position.left))
+        return self.options.subscribe_pattern is not None or tp.topic in known
 
     def _find_existing(
         self, position: QueryPosition, snapshot: ClusterSnapshot
@@ -143,6 +154,8 @@ class OffsetResolver:
     def _resolve_times(
         self, asked: Mapping[TopicPartition, int], *, latest_otherwise: bool
     ) -> dict[TopicPartition, int]:
+        # The ends come first: a record that appears between the requests is read.
+        newest = self._fetch_newest(asked) if latest_otherwise else {}
         found = self._fetch(asked)
         missing = [tp for tp, offset in found.items() if offset < 0]
         if missing and not latest_otherwise:
@@ -151,7 +164,7 @@ class OffsetResolver:
                 "starting timestamp; to start at the end in this case, set "
                 "'startingOffsetsByTimestampStrategy' to 'latest'"
             )
-        return {**found, **self._fetch_newest(missing)}
+        return {**found, **{tp: newest[tp] for tp in missing}}
 
     def _check_partitions(
         self, where: StartingPosition, partitions: Collection[TopicPartition], what: str

@@ -3,13 +3,17 @@
 import re
 import threading
 from collections import Counter
+from contextlib import closing
+from datetime import datetime, timezone
 
 import pyarrow as pa
 import pytest
+from kafka.admin import KafkaAdminClient
 from kafka.errors import NotLeaderForPartitionError
 from kafka.future import Future
 from kafka.protocol.producer import ProduceRequest
 from kafka_topics import Onlooker, make_topic, set_transaction_version
+from patience import await_that
 
 from krishiv_spark.errors import KrishivError, SchemaError
 from krishiv_spark.kafka import transactions
@@ -24,6 +28,7 @@ from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
 from krishiv_spark.sinks.kafka.sender import PartitionQueue
 from krishiv_spark.sinks.kafka.writer import KafkaWriter
 
+UTC = timezone.utc
 ROWS = 200_000
 YOUNG = {"kafka.metadata.max.age.ms": "1"}
 REPLICATED = {
@@ -269,6 +274,22 @@ def test_a_record_that_is_too_large(bench, topic):
 def test_a_partition_that_does_not_exist(bench, topic):
     with pytest.raises(SchemaError, match="partition 4, but the topic has the partitions 0 to 3"):
         stage_one(bench, topic, value=b"x", partition=4)
+
+
+def test_a_time_before_1970(bench, topic):
+    bench.commit(stage_one(bench, topic, value=b"x", timestamp=None))
+    unknown = datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)  # as a source delivers it
+    bench.commit(stage_one(bench, topic, value=b"x", timestamp=unknown))
+    with pytest.raises(SchemaError, match=r"timestamp 1969-12-31 .*no times before 1970"):
+        stage_one(bench, topic, value=b"x", timestamp=datetime(1969, 12, 31, tzinfo=UTC))
+
+
+def test_a_topic_that_was_deleted(bench, topic):
+    assert bench.client.get_topic(topic) is not None
+    with closing(KafkaAdminClient(bootstrap_servers=bench.cluster.bootstrap)) as admin:
+        admin.delete_topics([topic])
+    await_that(lambda: bench.client.get_topic(topic, age_s=0) is None)
+    assert bench.client.get_leader(TopicPartition(topic, 0)) is None
 
 
 @pytest.mark.long

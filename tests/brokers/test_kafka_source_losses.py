@@ -5,12 +5,14 @@ from itertools import chain
 
 import pytest
 from kafka import KafkaProducer, TopicPartition
+from kafka.admin import NewPartitions
 from kafka_reading import HASTE, batches, cut_log, damage_log, find_batch_end, read_on, reader, rows
 from kafka_topics import LIMITS, ask_admin, make_topic
 
 from krishiv_spark.errors import DataLossError
 from krishiv_spark.kafka.client import KafkaFailedError
 from krishiv_spark.kafka.dev import open_cluster
+from krishiv_spark.sources.kafka import start_offsets
 from krishiv_spark.sources.kafka.fetcher import Fetcher
 
 pytestmark = pytest.mark.once
@@ -163,6 +165,38 @@ def test_records_that_age_out_while_they_are_read_are_lost(kafka):
     assert found[:-50] == [*range(len(found) - 50)]
 
 
+def test_a_new_partition_that_has_lost_its_first_records_is_noticed(kafka):
+    topic = kafka.topic(1, 2)
+    _, end = read_on(reading(kafka, topic))
+    kafka.admin("create_partitions", {topic: NewPartitions(2)})
+    kafka.send(topic, *range(5), partition=1)
+    kafka.admin("delete_records", {TopicPartition(topic, 1): 3})
+    why = f"{topic}-1: the query has not read the partition yet, but the oldest .* is 3"
+    with pytest.raises(DataLossError, match=why):
+        find_batch_end(reading(kafka, topic), end)
+    lenient = reading(kafka, topic, **LENIENT)
+    assert read_on(lenient, end)[0] == [3, 4]
+    assert lenient.backlog()["offsets_passed_over"] == 3
+
+
+@pytest.mark.parametrize("by", ["subscribe", "assign", "subscribePattern"])
+def test_only_a_user_adds_an_old_topic_without_a_loss(kafka, by):
+    old, added = kafka.topic(1), kafka.topic(*range(5))
+    kafka.admin("delete_records", {TopicPartition(added, 0): 3})
+    given = {
+        "subscribe": (old, f"{old},{added}"),
+        "assign": (f'{{"{old}": [0]}}', f'{{"{old}": [0], "{added}": [0]}}'),
+        "subscribePattern": (old, f"{old}|{added}"),
+    }[by]
+    _, end = read_on(reading(kafka, None, **{by: given[0]}))
+    wider = reading(kafka, None, **{by: given[1]})
+    if by == "subscribePattern":
+        with pytest.raises(DataLossError, match=f"{added}-0: the query has not read the partition"):
+            find_batch_end(wider, end)
+    else:
+        assert read_on(wider, end)[0] == [3, 4]
+
+
 def test_a_start_that_is_named_and_has_aged_out_is_lost(kafka):
     topic = kafka.topic(*range(5))
     kafka.admin("delete_records", {TopicPartition(topic, 0): 3})
@@ -173,6 +207,24 @@ def test_a_start_that_is_named_and_has_aged_out_is_lost(kafka):
     lenient = reading(kafka, topic, **named, **LENIENT)
     assert read_on(lenient)[0] == [3, 4]
     assert lenient.backlog()["offsets_passed_over"] == 2
+
+
+def test_a_record_that_appears_while_the_start_is_looked_up_is_read(kafka, monkeypatch):
+    topic = kafka.topic(1, timestamp_ms=1000)
+    ask, late = start_offsets.list_offsets, [2]
+
+    def ask_and_be_late(*args, **more):
+        found = ask(*args, **more)
+        if late:
+            kafka.send(topic, late.pop(), timestamp_ms=3000)
+        return found
+
+    monkeypatch.setattr(start_offsets, "list_offsets", ask_and_be_late)
+    start = {"startingTimestamp": "2000", "startingOffsetsByTimestampStrategy": "latest"}
+    found = reading(kafka, topic, **start)
+    seen, end = read_on(found)
+    kafka.send(topic, 3, timestamp_ms=4000)
+    assert [*seen, *read_on(found, end)[0]] == [2, 3]
 
 
 # --- the log loses its end

@@ -12,6 +12,7 @@ import pytest
 from kafka_topics import Onlooker, make_topic, set_transaction_version
 from patience import PATIENCE, await_that
 
+from krishiv_spark.errors import LogError
 from krishiv_spark.kafka import transactions
 from krishiv_spark.kafka.client import KafkaClient, KafkaFailedError
 from krishiv_spark.kafka.config import KafkaConfig
@@ -20,9 +21,10 @@ from krishiv_spark.kafka.dev.brokers import KAFKA_VERSION
 from krishiv_spark.kafka.list_offsets import list_offsets
 from krishiv_spark.kafka.topic_partition import LATEST, TopicPartition
 from krishiv_spark.kafka.transactions import abort_open
-from krishiv_spark.sinks.base import Task
+from krishiv_spark.sinks.base import Epoch, Task
 from krishiv_spark.sinks.kafka import task as tasks
 from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.participant import KafkaParticipant
 
 pytestmark = pytest.mark.long  # starts a broker for each version
 
@@ -144,6 +146,23 @@ def test_an_attempt_that_fails_aborts_what_it_has_written(bench):
         bench.stage(1, "before", fail)
     bench.assert_nothing_is_open()
     assert not bench.read()
+
+
+def test_transactions_of_a_sink_whose_prefix_begins_like_the_query_are_left_alone(bench):
+    given = {"kafka.bootstrap.servers": bench.bootstrap, "topic": bench.topic}
+    options = KafkaSinkOptions.parse(given, "krishiv-kafka")
+    participant = KafkaParticipant(options, lambda _: True, streaming=True)
+    query, bench.query = bench.query, f"{bench.query}.other"
+    other = bench.stage(1, "other")
+    participant.verify_empty_log(query)  # has written nothing
+    bench.query = query
+    own = bench.stage(1, "own")
+    with pytest.raises(LogError, match="has written to Kafka"):
+        participant.verify_empty_log(query)
+    participant.abandon(Epoch(query, 1, 1))
+    assert not bench.commit(other)
+    assert bench.commit(own)
+    assert bench.read() == {"other"}
 
 
 # --- attempts that are alive at the same time: each has an id, as long as there are any

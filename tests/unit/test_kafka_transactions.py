@@ -8,8 +8,10 @@ from krishiv_spark.kafka.transaction_requests import (
     TransactionVersion,
 )
 from krishiv_spark.kafka.transactions import Outcome, judge_outcome
-from krishiv_spark.sinks.base import Task
-from krishiv_spark.sinks.kafka.task import list_transactional_ids
+from krishiv_spark.sinks.base import Epoch, Task
+from krishiv_spark.sinks.kafka.options import KafkaSinkOptions
+from krishiv_spark.sinks.kafka.participant import KafkaParticipant
+from krishiv_spark.sinks.kafka.task import StagedTransaction, list_transactional_ids
 
 EPOCH = 7
 TABLE = [
@@ -51,6 +53,43 @@ def test_another_producer_hides_the_outcome():
     one = transaction(EPOCH, 2)
     now = TransactionDescription("CompleteCommit", 4, 0, -1, 1, ())
     assert judge_outcome(one, now) is Outcome.UNKNOWN
+
+
+OPEN, COMMITTED, ABORTED, UNKNOWN = (
+    Outcome.OPEN,
+    Outcome.COMMITTED,
+    Outcome.ABORTED,
+    Outcome.UNKNOWN,
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "aborted"),
+    [
+        ([ABORTED, OPEN], [1]),
+        ([ABORTED, OPEN, UNKNOWN], []),  # it may be visible: an operator decides about all three
+        ([ABORTED, OPEN, COMMITTED], []),
+        ([OPEN, UNKNOWN], []),
+    ],
+)
+def test_the_rest_of_an_epoch_is_aborted_only_if_nothing_of_it_can_be_visible(
+    monkeypatch, found, aborted
+):
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+    options = KafkaSinkOptions.parse(given, "krishiv-kafka")
+    participant = KafkaParticipant(options, lambda _: True, streaming=True)
+    staged = [
+        StagedTransaction(transaction=transaction(EPOCH, 2), task=task, rows=1, checksum=0)
+        for task in range(len(found))
+    ]
+    outcomes = dict(zip(staged, found, strict=True))
+    ended, finished = [], []
+    monkeypatch.setattr(participant, "_find_outcomes", lambda _: outcomes)
+    monkeypatch.setattr(participant, "discard", ended.extend)
+    monkeypatch.setattr(participant, "finish", lambda *_: finished.append(True))
+    participant.finish_or_salvage(Epoch("q", 3, 1), staged)
+    assert [item.task for item in ended] == aborted
+    assert finished
 
 
 LAST_EPOCH = 32_766
