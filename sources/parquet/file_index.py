@@ -238,6 +238,17 @@ class FileIndex:
         """Return True if an unread file is to be skipped for its time."""
         return self.floor_ns is not None and file.modified_ns < self.floor_ns
 
+    def may_be_forgotten(self, unit: ReadUnit) -> bool:
+        """Return True if a unit may have been read, and is too old for the position to tell.
+
+        The ids of files are dropped when they are old and the files are deleted.
+        """
+        if not _is_by_id(unit) or not all(map(self.is_too_old, unit.files)):
+            return False
+        # An epoch after all others of its query was not read, however old its files are.
+        newest = None if unit.key is None else self.epochs_read.get(unit.key, -1)
+        return newest is None or unit.origin is None or unit.origin.epoch <= newest
+
     # --- positions
 
     def is_at(self, position: ParquetOffset) -> bool:
@@ -259,7 +270,7 @@ class FileIndex:
             in_batch: True if the batch contains their rows; False if they only count as read.
         """
         files = [file for unit in units for file in unit.files]
-        by_id = [file for unit in units if unit.key is None for file in unit.files]
+        by_id = [file for unit in units if _is_by_id(unit) for file in unit.files]
         for file in files:
             self.transition(file.path, FileState.READ)
         for unit in units:
@@ -284,6 +295,10 @@ class FileIndex:
         The finer part may be a digest (see `Identity`), and so be later than now.
         """
         return item.modified_ns - item.modified_ns % self.queue.resolution_ns
+
+
+def _is_by_id(unit: ReadUnit) -> bool:
+    return unit.key is None or unit.is_part
 
 
 def _without_time_and_root(position: ParquetOffset) -> ParquetOffset:

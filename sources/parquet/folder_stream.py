@@ -165,8 +165,7 @@ class FolderStream:
         self._epochs.check_present(epochs.missing)
         _report_missing(index, epochs.missing, fail=fail_on_loss)
         for unit in epochs.units:
-            # Without a key, the position has ids of files, which are dropped once they are old.
-            if unit.key is None and all(map(index.is_too_old, unit.files)):
+            if index.may_be_forgotten(unit):
                 index.skip(unit, SkipReason.TOO_OLD)
             else:
                 index.wait(unit)

@@ -22,9 +22,21 @@ from krishiv_spark.offsets import Offset
 from krishiv_spark.sources.parquet.listing import FoundFile
 from krishiv_spark.storage.paths import FileName
 
-__all__ = ["HOUR_NS", "IdBlock", "IdBlockStore", "ParquetOffset", "ReadFileIds", "file_id"]
+__all__ = [
+    "HOUR_NS",
+    "PART_OF_EPOCHS",
+    "IdBlock",
+    "IdBlockStore",
+    "ParquetOffset",
+    "ReadFileIds",
+    "file_id",
+]
 
 HOUR_NS = 3_600_000_000_000
+
+PART_OF_EPOCHS = "*"
+"""End of the keys of queries of whose epochs a part is read; part of the released form. No other
+key ends so: the others end in a hexadecimal digit."""
 _FANOUT = 4
 
 Array = np.ndarray[Any, Any]
@@ -54,7 +66,8 @@ class ParquetOffset(Offset):
             that were in the future when the file was read; None before the first batch and in
             version 1.
         epochs: For each query of the Parquet sink that the source follows, by `SinkTable.key`, the
-            newest epoch that was read; its files are not in `seen`.
+            newest epoch that was read; its files are not in `seen`. If the path leaves out files of
+            the table, the key ends in `PART_OF_EPOCHS`, and the files are in `seen`.
         epochs_in: Name of the state file that contains `epochs`, if there are too many.
         stream: Folder of the state files, a random id; None as long as there are none.
         floor: Of version 1: files modified before this count as read, nanoseconds since 1970 UTC.

@@ -29,6 +29,7 @@ from krishiv_spark.parquet.table_logs import (
     list_query_folders,
 )
 from krishiv_spark.sources.parquet.listing import FoundFile, SourcePath, describe_files, scan
+from krishiv_spark.sources.parquet.offset import PART_OF_EPOCHS
 from krishiv_spark.sources.parquet.unread_files import Origin, ReadUnit, origin_of
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.storage import ENVIRONMENT, Storage, StoreUrl
@@ -59,6 +60,7 @@ class SinkEpochs:
         self._finder = TableFinder(location)
         self._tables: dict[str, SinkTable] = {}
         self._compared: dict[tuple[str, str], int] = {}
+        self._whole: AbstractSet[str] = frozenset()
 
     def refresh(self) -> None:
         """Read the logs of the tables. Before a listing, so that it has all visible epochs."""
@@ -69,10 +71,14 @@ class SinkEpochs:
         return self._finder.add(path for path in paths if origin_of(path) is not None)
 
     def visible(self) -> dict[str, int]:
-        """Return the newest wholly visible epoch of each query that offsets record by a key."""
+        """Return the newest wholly visible epoch of each query that offsets record by a key.
+
+        Of the tables that the newest listing showed wholly: other epochs were not listed wholly.
+        """
         return {
             key: query.visible
             for table in self._tables.values()
+            if table.root in self._whole
             for tag, query in table.queries.items()
             if (key := table.key(tag)) is not None and query.visible is not None
         }
@@ -106,7 +112,9 @@ class SinkEpochs:
             recursive=self._recursive,
             waits=self._waits,
         )
-        return epochs.decide(listed, self._compared)
+        found = epochs.decide(listed, self._compared)
+        self._whole = epochs.whole
+        return found
 
     def check_present(self, missing: Iterable[MissingFiles]) -> None:
         """Check that missing files are not missing because their whole folder is, such as a mount.
@@ -277,9 +285,9 @@ class EpochGroup:
         """Number of files that were not listed, by the names of the others."""
         return max(0, self.total - len(self.files))
 
-    def unit(self, key: str | None) -> ReadUnit:
-        """Return the unit of all its files."""
-        return ReadUnit(tuple(sorted(self.files)), self.origin, key)
+    def unit(self, key: str | None, *, is_part: bool = False) -> ReadUnit:
+        """Return the unit of all its files; see `ReadUnit`."""
+        return ReadUnit(tuple(sorted(self.files)), self.origin, key, is_part)
 
 
 def group_by_epoch(files: Iterable[FoundFile], root_of: Callable[[str], str]) -> list[EpochGroup]:
@@ -373,6 +381,9 @@ class EpochFilter:
         recursive: See `scan`.
         waits: True if files that are being replaced are left for a later listing. A batch read has
             no later one, and takes the remaining files.
+
+    Attributes:
+        whole: Folders of the tables of which every file was listed.
     """
 
     def __init__(
@@ -389,7 +400,7 @@ class EpochFilter:
         self._finder = finder
         self._tables = tables
         self._recursive = recursive
-        self._whole: AbstractSet[str] = frozenset()  # tables of which every file was listed
+        self.whole: AbstractSet[str] = frozenset()
         self._result = FilteredListing()
 
     def decide(
@@ -404,8 +415,8 @@ class EpochFilter:
         """
         groups = group_by_epoch(listed.files, self._finder.root_of)
         by_epoch = {(g.root, g.origin): g for g in groups}
-        self._whole = {t.root for t in self._tables.values() if _is_whole(t, listed.tops)}
-        for root in self._whole:
+        self.whole = {t.root for t in self._tables.values() if _is_whole(t, listed.tops)}
+        for root in self.whole:
             self._compare(self._tables[root], listed, by_epoch, compared)
         ordered = [by_epoch[key] for key in sorted(by_epoch)]
         started = self._find_started_meanwhile(ordered)
@@ -426,9 +437,20 @@ class EpochFilter:
         elif decision is _Decision.UNFINISHED:
             self._result.unfinished += group.files
         elif decision is _Decision.READ and group.files:
-            has_key = table is not None and (group.root in self._whole or table.prefix == "")
-            key = table.key(group.origin.tag) if table is not None and has_key else None
-            self._result.units.append(group.unit(key))
+            self._result.units.append(self._unit(group, table))
+
+    def _unit(self, group: EpochGroup, table: SinkTable | None) -> ReadUnit:
+        """Return the unit of an epoch, with a key if its query is followed."""
+        is_part = group.root not in self.whole
+        # Other tables below a glob that leads into them have no key: their files count singly.
+        if table is None or (is_part and table.prefix != ""):
+            return group.unit(None)
+        key = table.key(group.origin.tag)
+        if key is None or not is_part:
+            return group.unit(key)
+        # The key of whole epochs would say that the files which the glob leaves out were read, and
+        # a wider glob would never deliver them.
+        return group.unit(f"{key}{PART_OF_EPOCHS}", is_part=True)
 
     def _compare(
         self,
@@ -542,9 +564,9 @@ class EpochFilter:
         if query is not None and query.visible is not None:
             if group.origin.epoch > query.visible:
                 return _Decision.WAIT
-        elif group.root not in self._whole or not group.total:
+        elif group.root not in self.whole or not group.total:
             return _Decision.SINGLES
-        if not group.missing or group.root not in self._whole:
+        if not group.missing or group.root not in self.whole:
             return _Decision.READ
         if any(table.inside(file.path) in table.replaced for file in group.files):
             return _Decision.WAIT if self._waits else _Decision.READ

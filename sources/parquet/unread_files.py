@@ -35,13 +35,15 @@ class ReadUnit:
     Attributes:
         files: The files, in the order of their paths.
         origin: Query and epoch of files of the Parquet sink; None for a file of another program.
-        key: Key by which `ParquetOffset.epochs` records that the epoch was read; None if the ids
-            of the files are recorded.
+        key: Key by which `ParquetOffset.epochs` records that the epoch was read; None if only the
+            ids of the files are recorded.
+        is_part: True if the ids are recorded as well, since the epoch may have other files.
     """
 
     files: tuple[FoundFile, ...]
     origin: Origin | None = None
     key: str | None = None
+    is_part: bool = False
 
     @property
     def modified_ns(self) -> int:

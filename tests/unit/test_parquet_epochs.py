@@ -23,7 +23,7 @@ from sink_life import rows as ids
 
 from krishiv_spark.errors import DataLossError, LogError
 from krishiv_spark.offsets import Start
-from krishiv_spark.parquet.layout import META, log_folder
+from krishiv_spark.parquet.layout import META, DataFile, log_folder
 from krishiv_spark.parquet.table_identity import Pointer, write_pointer
 from krishiv_spark.sinks.base import OutputMode
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
@@ -331,6 +331,77 @@ def test_state_of_a_source_does_not_make_a_table_of_a_copy(tmp_path):
     assert (tmp_path / "copy" / "_krishiv_sources").exists()
     put(tmp_path / "copy", query.paths[2], [2])
     assert drain(reader(tmp_path / "copy", kind=Forgetful), end)[0] == [2]
+
+
+# --- a glob that leads into a table
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """Two epochs in three partitions each; and a stream that has read one partition of them."""
+    query = Publisher(tmp_path).publish(0, 3, "p={}").publish(1, 3, "p={}")
+    read, end = drain(reader(tmp_path / "p=[1]"))
+    assert read == [1, 101]
+    return query, end
+
+
+@pytest.mark.parametrize(
+    ("wider", "more"),
+    [
+        ("p=*", [0, 2, 100, 102]),
+        ("p=[12]", [2, 102]),
+        ("p=?/*.parquet", [0, 2, 100, 102]),
+        ("", [0, 2, 100, 102]),
+    ],
+)
+def test_a_wider_glob_delivers_what_a_narrower_one_left_out(tmp_path, parts, wider, more):
+    """As of plain files: what was read is a part of each epoch."""
+    query, end = parts
+    read, end = drain(reader(tmp_path / wider), end)
+    assert read == more
+    query.publish(2, 2, "p={}")
+    assert drain(reader(tmp_path / "p=[1]"), end)[0] == [201]
+    read, end = drain(reader(tmp_path / wider), end)
+    assert read == ([201] if wider == "p=[12]" else [200, 201])
+    assert drain(reader(tmp_path), end)[0] == ([0, 100, 200] if wider == "p=[12]" else [])
+
+
+@pytest.mark.usefixtures("parts")
+def test_it_also_does_where_the_narrower_one_began_with_what_came_later(tmp_path):
+    end = reader(tmp_path / "p=[1]").resolve(Start(at="latest"))
+    assert drain(reader(tmp_path / "p=[1]"), end)[0] == []
+    assert drain(reader(tmp_path / "p=*"), end)[0] == [0, 2, 100, 102]
+
+
+def test_parts_of_epochs_are_read_in_their_order_however_old_they_are(tmp_path, parts):
+    query, end = parts
+    for epoch in range(2, 6):
+        query.publish(epoch, 2, "p={}", at=NOON - 10 * epoch * DAY_NS)
+    found = batches(reader(tmp_path / "p=[1]"), end, limit=Limit(files=1))
+    assert [int(DataFile.parse(paths[0][4:]).epoch) for paths in found] == [2, 3, 4, 5]
+
+
+def test_old_files_of_a_partition_that_comes_back_were_read(tmp_path, parts):
+    query, end = parts
+    folder = tmp_path / "p=1"
+    folder.rename(tmp_path / "_away")
+    query.publish(2, 2, "p={}", at=NOON + 10 * DAY_NS)
+    source = reader(tmp_path / "p=[1]", kind=Forgetful)
+    read, end = drain(source, end)
+    assert read == [201]
+    for path in (tmp_path / "_away").iterdir():
+        path.rename(folder / path.name)
+    assert drain(reader(tmp_path / "p=[1]", kind=Forgetful), end)[0] == []
+
+
+def test_a_position_of_an_earlier_release_goes_on_after_its_epochs(tmp_path, parts):
+    """Its key said that whole epochs were read, of which its glob had shown a part."""
+    query, end = parts
+    before = end.model_copy(update={"epochs": {query.tag: 1}, "seen": {}})
+    query.publish(2, 3, "p={}")
+    read, end = drain(reader(tmp_path / "p=[1]"), before)
+    assert read == [201]
+    assert drain(reader(tmp_path / "p=*"), end)[0] == [200, 202]
 
 
 # --- a log that is elsewhere
