@@ -195,6 +195,7 @@ class IcebergCommitter(TwoPhaseCommitter[StagedDataFiles]):
         commit = EpochCommit(self._options, epoch, update, rule)
         try:
             with redact_errors(table.io, f"commit epoch {epoch.number}"):
+                check_staged_exist(table.io, staged, has_intent=True)
                 commit.run(table)
         except Exception:
             if commit.is_refused:

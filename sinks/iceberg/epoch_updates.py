@@ -258,12 +258,19 @@ def _data_files(staged: Sequence[StagedDataFiles]) -> list[DataFile]:
     return [file for item in staged for file in item.files]
 
 
-def check_staged_exist(io: FileIO, staged: Sequence[StagedDataFiles]) -> None:
+def check_staged_exist(
+    io: FileIO, staged: Sequence[StagedDataFiles], *, has_intent: bool = False
+) -> None:
     """Check that the driver can access the staged files.
 
     Files that tasks wrote to a disk may be on another machine. In a store, only files that were
     staged long ago are checked: during a long epoch or a pause of the driver, a vacuum may have
     deleted them.
+
+    Args:
+        io: Accesses the files.
+        staged: The files.
+        has_intent: True if an intent in an epoch log names the files.
 
     Raises:
         CommitRejected: If a file does not exist: the snapshot would name a file that no reader
@@ -281,14 +288,24 @@ def check_staged_exist(io: FileIO, staged: Sequence[StagedDataFiles]) -> None:
         found = map_in_parallel(exists, old)
         missing = next((path for path, there in zip(old, found, strict=True) if not there), None)
     if missing is not None:
-        raise CommitRejected(
-            f"{FORMAT}: the driver cannot find {missing}, which a task has written. Nothing of "
-            "the epoch is visible. 'warehouse' must be a folder that all machines share, or in "
-            "a store. If 'krishiv-spark iceberg vacuum' ran meanwhile, its --older-than was "
-            "shorter than the epoch: restart the query, which writes the epoch again"
+        raise CommitRejected(_describe_missing(missing, has_intent=has_intent))
+
+
+def _describe_missing(path: str, *, has_intent: bool) -> str:
+    if has_intent:
+        return (
+            f"the driver cannot find {path}, which the intent names, so the table was not "
+            "changed. Put the file back; if it is lost, 'krishiv-spark log resolve --assume "
+            "aborted' writes the epoch again"
         )
+    return (
+        f"{FORMAT}: the driver cannot find {path}, which a task has written. Nothing of "
+        "the epoch is visible. 'warehouse' must be a folder that all machines share, or in "
+        "a store. If 'krishiv-spark iceberg vacuum' ran meanwhile, its --older-than was "
+        "shorter than the epoch: restart the query, which writes the epoch again"
+    )
 
 
 def _is_old(item: StagedDataFiles) -> bool:
     """Return True if a vacuum may have deleted the files as orphans."""
-    return item.at_s > 0 and time.time() - item.at_s > _OLD_S
+    return time.time() - item.at_s > _OLD_S

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +190,8 @@ class IcebergParticipant(MarkedTableParticipant[StagedForTable]):
     def __init__(self, options: IcebergSinkOptions, committer: IcebergCommitter) -> None:
         self._options = options
         self._committer = committer
+        self._prepared: tuple[StagedForTable, float] | None = None
+        """The epoch that this process has prepared, and the time of its oldest staged file."""
 
     @property
     def table(self) -> str:
@@ -222,14 +225,22 @@ class IcebergParticipant(MarkedTableParticipant[StagedForTable]):
             raise CommitRejected(str(error)) from error
         check_fits(reported, table.metadata)
         check_staged_exist(table.io, reported)
-        return [write_intent_files(table, reported, mode)]
+        whole = write_intent_files(table, reported, mode)
+        self._prepared = whole, min((item.at_s for item in reported), default=0.0)
+        return [whole]
 
     def commit(self, epoch: Epoch, staged: Sequence[StagedForTable]) -> None:
         """Driver: commit the snapshot of an epoch."""
         table = self._committer.table()
         mode = read_mode(staged[0])  # `prepare` has returned one item for the whole epoch
-        self._committer.finish(epoch, [read_intent_files(table, item) for item in staged], mode)
+        files = [replace(read_intent_files(table, x), at_s=self._time_of(x)) for x in staged]
+        self._committer.finish(epoch, files, mode)
         delete_intent_files(table, staged)
+
+    def _time_of(self, item: StagedForTable) -> float:
+        """Return `StagedDataFiles.at_s` of the files of an intent."""
+        prepared = self._prepared
+        return prepared[1] if prepared is not None and prepared[0] == item else 0.0
 
     def forget_table(self) -> None:
         """Driver: load the table again the next time."""

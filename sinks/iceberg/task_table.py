@@ -89,7 +89,7 @@ class StagedDataFiles:
         columns: The columns of the changes, serialized, if they may be more than the table's, or
             wider: the committer adapts the table to them.
         at_s: Time of staging in epoch seconds, by the clock of the task's machine. 0 for files
-            from an intent.
+            from the intent of an earlier driver: any time may have passed.
     """
 
     table: str

@@ -10,7 +10,14 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 from cutting_proxy import CuttingProxy
-from iceberg_life import IcebergLife, assert_appends, assert_upserts, numbered, race_of_three
+from iceberg_life import (
+    STREAM,
+    IcebergLife,
+    assert_appends,
+    assert_upserts,
+    numbered,
+    race_of_three,
+)
 from iceberg_places import GLUE_SECRET, client, new_place
 from iceberg_reading import Stream
 from pyiceberg.catalog import load_catalog
@@ -75,7 +82,7 @@ def vacuum(place):
 
 
 def test_vacuum_removes_what_no_snapshot_names(place):
-    life = place.life()
+    life = place.life(query=STREAM)
     life.epoch(0, numbered(0))
     life.stage(1, numbered(1), tasks=2)
     assert len(place.unnamed()) == 2
@@ -87,7 +94,7 @@ def test_vacuum_removes_what_no_snapshot_names(place):
 
 def test_a_driver_that_slept_through_a_vacuum_commits_no_file_that_is_not_there(place):
     """It was paused, or its epoch took longer than the guard age."""
-    life = place.life()
+    life = place.life(query=STREAM)
     life.epoch(0, numbered(0))
     long_ago = [replace(item, at_s=item.at_s - 3600) for item in life.stage(1, numbered(1))]
     vacuum(place)

@@ -8,13 +8,18 @@ import pytest
 from click.testing import CliRunner
 from fan_life import COLUMNS, Fan, ids_in, into_iceberg
 from iceberg_tables import table_in
+from numbered_jobs import make_job_options, run_job
 from sink_life import rows
 from tables import look
 
 from krishiv_spark.cli import main
 from krishiv_spark.errors import CommitUnknown
+from krishiv_spark.formats import FanoutDataSource
+from krishiv_spark.iceberg.property_keys import EPOCH_PREFIX
+from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
 from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.fanout.participant import FanoutParticipant
 
 
 def count(place):
@@ -86,11 +91,18 @@ def vacuum(place, *words):
     return done.output
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "keyColumns": "id"}])
+@pytest.mark.parametrize(
+    ("query", "options"),
+    [
+        (str(uuid.uuid4()), {}),
+        (str(uuid.uuid4()), {"mode": "upsert", "keyColumns": "id"}),
+        ("orders", {}),  # the option 'queryId'
+    ],
+    ids=["appends", "upserts", "query with a name"],
+)
 def test_a_vacuum_keeps_what_the_intent_of_a_query_names_that_is_down(
-    tmp_path, monkeypatch, options
+    tmp_path, monkeypatch, query, options
 ):
-    query = str(uuid.uuid4())
     fan = Fan(tmp_path, query=query, **into_iceberg(tmp_path, **options))
     fan.run(0, 0, 10)
     fan.die_behind_the_intent(monkeypatch, 1, 10, 10)
@@ -99,6 +111,74 @@ def test_a_vacuum_keeps_what_the_intent_of_a_query_names_that_is_down(
     fan.run(1, 10, 10)
     assert (count(tmp_path / "a"), ids_in(tmp_path)) == (20, list(range(20)))
     assert "files kept" not in vacuum(tmp_path)
+    assert ids_in(tmp_path) == list(range(20))
+
+
+def test_a_vacuum_keeps_what_the_intent_of_a_numbered_batch_names(tmp_path, monkeypatch):
+    routes = {f"route.b.{key}": text for key, text in into_iceberg(tmp_path).items()}
+    given = {**routes, "epochLog": str(tmp_path / "log")}
+
+    def run(number):
+        open_log.cache_clear()
+        job = make_job_options("orders", number, **given)
+        columns = pa.schema([("b", pa.struct([("id", pa.int64())]))])
+        ids = range(10 * number, 10 * number + 10)
+        run_job(FanoutDataSource, job, ids, schema=columns, row=lambda n: ((n,),))
+
+    run(0)
+    with monkeypatch.context() as dying:
+        dying.setattr(FanoutParticipant, "finish", _die)
+        with pytest.raises(KeyboardInterrupt):
+            run(1)
+    assert "files kept of epochs that a krishiv-fanout query" in vacuum(tmp_path)
+    run(1)
+    assert ids_in(tmp_path) == list(range(20))
+    assert "files kept" not in vacuum(tmp_path)
+    assert ids_in(tmp_path) == list(range(20))
+
+
+def _die(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_vacuum_keeps_the_files_of_a_route_whose_epochs_a_tag_records(tmp_path, monkeypatch):
+    """Of a catalog that keeps no properties."""
+    fan = Fan(tmp_path, query=str(uuid.uuid4()), **into_iceberg(tmp_path))
+    fan.run(0, 0, 10)
+    with table_in(tmp_path / "w").transaction() as change:
+        (name,) = (key for key in change.table_metadata.properties if key.startswith(EPOCH_PREFIX))
+        change.remove_properties(name)
+    table = table_in(tmp_path / "w")
+    table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, name).commit()
+    fan.die_behind_the_intent(monkeypatch, 1, 10, 10)
+    assert "files kept of epochs that a krishiv-fanout query" in vacuum(tmp_path)
+    open_log.cache_clear()
+    fan.run(1, 10, 10)
+    assert ids_in(tmp_path) == list(range(20))
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "keyColumns": "id"}])
+def test_an_intent_whose_files_are_missing_is_not_committed(tmp_path, monkeypatch, options):
+    """No reader could read the table after that."""
+    fan = Fan(tmp_path, query="orders", **into_iceberg(tmp_path, **options))
+    fan.run(0, 0, 10)
+    before = {path: path.read_bytes() for path in (tmp_path / "w").rglob("*.*")}
+    fan.die_behind_the_intent(monkeypatch, 1, 10, 10)
+    staged = [
+        path
+        for path in (tmp_path / "w").rglob("*.*")
+        if path not in before and path.suffix in {".parquet", ".changes"}
+    ]
+    content = staged[0].read_bytes()
+    staged[0].unlink()
+    open_log.cache_clear()
+    with pytest.raises(PlanningFailed, match=r"CommitUnknown: .*, which the intent names"):
+        fan.plan()
+    assert table_in(tmp_path / "w").current_snapshot().summary["spark.sql.streaming.epochId"] == "0"
+    assert ids_in(tmp_path) == list(range(10))
+    staged[0].write_bytes(content)
+    open_log.cache_clear()
+    fan.run(1, 10, 10)
     assert ids_in(tmp_path) == list(range(20))
 
 

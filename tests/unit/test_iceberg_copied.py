@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from iceberg_life import TABLE, IcebergLife, catalog_of, ids, numbered, table_of
+from iceberg_life import STREAM, TABLE, IcebergLife, catalog_of, ids, numbered, table_of
 
 from krishiv_spark.cli import main
 from krishiv_spark.errors import OptionError
@@ -189,11 +189,11 @@ def test_vacuum_knows_a_catalog_whose_row_was_set_back(wh):
     with sqlite3.connect(wh / "catalog.db") as connection:
         (before,) = connection.execute("SELECT metadata_location FROM iceberg_tables").fetchone()
     for epoch in (1, 2):
-        IcebergLife(wh).epoch(epoch, numbered(epoch))
+        IcebergLife(wh, query=STREAM).epoch(epoch, numbered(epoch))
     with sqlite3.connect(wh / "catalog.db") as connection:
         connection.execute("UPDATE iceberg_tables SET metadata_location = ?", (before,))
     assert vacuum(wh)[0] == 1
-    IcebergLife(wh).epoch(1, numbered(7))
+    IcebergLife(wh, query=STREAM).epoch(1, numbered(7))
     assert vacuum(wh)[0] == 1
     assert vacuum(wh, "--other-lines")[0] == 0
     assert ids(wh) == [*range(10), *range(70, 80)]

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from iceberg_life import (
+    STREAM,
     TABLE,
     IcebergLife,
     at_next_commit,
@@ -867,10 +868,10 @@ def vacuum(folder, *more):
 
 
 def test_vacuum_removes_what_no_snapshot_names_and_nothing_else(tmp_path):
-    life = IcebergLife(tmp_path, **CHANGES)
+    life = IcebergLife(tmp_path, query=STREAM, **CHANGES)
     life.epoch(0, numbered(0))
     life.epoch(1, numbered(0))  # rewrites what the older snapshot still names
-    IcebergLife(tmp_path, allowMixedKeys="true").stage(2, numbered(2))
+    IcebergLife(tmp_path, query=STREAM, allowMixedKeys="true").stage(2, numbered(2))
     life.stage(2, numbered(2))
     before = data_files(tmp_path)
     assert vacuum(tmp_path).endswith("0 files, 0 bytes removed\n")  # they are young

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from iceberg_life import TABLE, IcebergLife, ids, numbered, table_of
+from iceberg_life import STREAM, TABLE, IcebergLife, ids, numbered, table_of
 from pyiceberg.catalog.sql import SqlCatalog
 from wrong_clocks import DAY_S, shifted_clock
 
@@ -64,7 +64,7 @@ def test_data_outside_of_the_table_s_place_is_refused(tmp_path):
 
 def test_files_of_another_table_stay_where_foreign_names_may_go(tmp_path):
     two_tables_in_one_place(tmp_path)
-    IcebergLife(tmp_path).stage(1, numbered(2))
+    IcebergLife(tmp_path, query=STREAM).stage(1, numbered(2))
     (tmp_path / "all" / "left.parquet").touch()
     code, said = vacuum(tmp_path, "--foreign-names")
     assert code == 0
@@ -74,7 +74,7 @@ def test_files_of_another_table_stay_where_foreign_names_may_go(tmp_path):
 
 
 def test_files_without_the_table_s_id_stay_unless_they_may_go(tmp_path):
-    life = IcebergLife(tmp_path)
+    life = IcebergLife(tmp_path, query=STREAM)
     life.epoch(0, numbered(0))
     life.epoch(1, numbered(1))
     before = files(tmp_path / "db")
@@ -199,7 +199,7 @@ def test_files_that_others_spell_otherwise_stay(tmp_path, place):
 
 
 def test_a_live_file_that_is_a_link_to_one_beside_it_stays(tmp_path):
-    life = IcebergLife(tmp_path)
+    life = IcebergLife(tmp_path, query=STREAM)
     life.epoch(0, numbered(0))
     live = live_file(tmp_path)
     moved = live.rename(live.with_name("moved.parquet"))
@@ -212,13 +212,13 @@ def test_a_live_file_that_is_a_link_to_one_beside_it_stays(tmp_path):
 
 def test_a_live_file_that_the_table_names_by_another_path_stays(tmp_path):
     """As where a folder is mounted twice, which ordinary users cannot do in a test."""
-    IcebergLife(tmp_path).epoch(0, numbered(0))
+    IcebergLife(tmp_path, query=STREAM).epoch(0, numbered(0))
     (tmp_path / "twice").mkdir()
     pq.write_table(numbered(1), tmp_path / "twice" / "theirs.parquet")
     table_of(tmp_path).add_files([f"{tmp_path}/twice/theirs.parquet"])
     inside = live_folder(tmp_path) / "theirs.parquet"
     inside.hardlink_to(tmp_path / "twice" / "theirs.parquet")
-    IcebergLife(tmp_path).stage(1, numbered(2))
+    IcebergLife(tmp_path, query=STREAM).stage(1, numbered(2))
     code, said = vacuum(tmp_path, "--foreign-names")
     assert (code, "1 files, " in said) == (0, True), said
     assert inside.exists()

@@ -4,9 +4,9 @@ Staged files are deleted only after all snapshots were read, since a commit may 
 
 ``krishiv-spark iceberg vacuum`` deletes the remains of failed attempts from the table's folders. It
 keeps the files of an epoch that a fan-out has not finished (`find_unfinished`). The table does not
-contain the location of the epoch log with the intent. But a property has the number of the newest
-epoch of each query in the table, and the name of a staged file has the end of its query's id and
-the number of its epoch. An intent may name any file of a later epoch.
+contain the location of the epoch log with the intent. But a property or a tag has the number of the
+newest epoch of each query in the table, and the name of a staged file has the end of its query's id
+and the number of its epoch. An intent may name any file of a later epoch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from krishiv_spark.iceberg.file_io import get_guarded_io
 from krishiv_spark.iceberg.metadata_files import METADATA_SUFFIX, read_table_uuid
 from krishiv_spark.iceberg.options import FORMAT
 from krishiv_spark.iceberg.own_files import find_table_id, get_table_id, read_store_time_s
-from krishiv_spark.iceberg.property_keys import EPOCH_PREFIX, parse_count
+from krishiv_spark.iceberg.property_keys import EPOCH_KEY, EPOCH_PREFIX, parse_count
 from krishiv_spark.sinks.iceberg.manifest_writers import read_unlisted_manifest
 from krishiv_spark.sinks.iceberg.table_copies import check_single_history, open_own_table
 from krishiv_spark.sinks.iceberg.task_table import StagedDataFiles, query_in_file_name
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
     from krishiv_spark.iceberg.options import IcebergOptions
     from krishiv_spark.sinks.iceberg.options import IcebergSinkOptions
@@ -54,8 +55,8 @@ __all__ = [
     "make_deleter",
 ]
 
-# The id of a streaming query without the option 'queryId', and the name of its route.
-_ROUTE = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-.+", re.DOTALL)
+# The id of a streaming query without the option 'queryId': it has hyphens, and is no route.
+_STREAM = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _STAGED = re.compile(
     r"\d{5}-\d+-(?P<query>[\w-]+)-(?P<epoch>\d+)-[0-9a-f]{12}-t[0-9a-f]{12}(?:-\d+\.parquet|\.changes)"
@@ -224,7 +225,7 @@ def find_orphans(
 
 def _find_kept(table: Table, options: IcebergOptions, files: Iterable[_FolderFile]) -> set[str]:
     with explain_catalog_errors(options, f"read the manifests of table {options.table_name}"):
-        return find_unfinished(table.io, table.properties, (file.path for file in files))
+        return find_unfinished(table.io, table.metadata, (file.path for file in files))
 
 
 def make_deleter(options: IcebergOptions) -> Callable[[OrphanFile], None]:
@@ -416,19 +417,19 @@ def _real_folder(folder: str) -> str:
     return os.path.realpath(folder)
 
 
-def find_unfinished(io: FileIO, properties: Mapping[str, str], paths: Iterable[str]) -> set[str]:
+def find_unfinished(io: FileIO, metadata: TableMetadata, paths: Iterable[str]) -> set[str]:
     """Return the files that an unfinished epoch of a fan-out may need. Anywhere.
 
     Args:
         io: Reads manifests.
-        properties: Properties of the table.
+        metadata: Metadata of the table.
         paths: Files that no snapshot names.
 
     Raises:
         OSError: If a manifest cannot be read.
     """
     wanted = set(paths)
-    newest = _find_newest_epochs(properties)
+    newest = _find_newest_epochs(metadata)
     kept = {path for path in wanted if _is_later(_get_name(path), newest)}
     if kept:
         names = set(map(_get_name, kept))  # a location may have several spellings
@@ -442,16 +443,33 @@ def _get_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _find_newest_epochs(properties: Mapping[str, str]) -> dict[str, int]:
+def _find_newest_epochs(metadata: TableMetadata) -> dict[str, int]:
     """Return the newest epoch in the table of each route, by what file names have of its query."""
     found: dict[str, int] = {}
-    for key, text in properties.items():
+    marks = {ref: _read_tagged_epoch(metadata, ref) for ref in metadata.refs}
+    marks |= {key: parse_count(text) for key, text in metadata.properties.items()}
+    for key, number in marks.items():
         query = key.removeprefix(EPOCH_PREFIX)
-        if query != key and _ROUTE.fullmatch(query):
-            name, number = query_in_file_name(query), parse_count(text)
-            epoch = _NO_EPOCH if number is None else number
+        if query != key and _may_be_route(query):
+            name, epoch = query_in_file_name(query), _NO_EPOCH if number is None else number
             found[name] = min(epoch, found.get(name, epoch))  # a long route may end several ids
     return found
+
+
+def _read_tagged_epoch(metadata: TableMetadata, ref: str) -> int | None:
+    """Return the epoch of the snapshot of a tag, where the catalog keeps no properties."""
+    snapshot = metadata.snapshot_by_id(metadata.refs[ref].snapshot_id)
+    summary = None if snapshot is None else snapshot.summary
+    return None if summary is None else parse_count(summary.get(EPOCH_KEY))
+
+
+def _may_be_route(query: str) -> bool:
+    """Return True if the id may be that of a route: the id of its query, a hyphen and its name.
+
+    A name that a user has given to a query or a batch without a fan-out may look like that, too:
+    then a vacuum keeps the files of its failed epoch until the next epoch is committed.
+    """
+    return "-" in query and _STREAM.fullmatch(query) is None
 
 
 def _is_later(name: str, newest: Mapping[str, int]) -> bool:

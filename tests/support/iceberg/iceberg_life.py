@@ -33,6 +33,10 @@ def ids(folder, name=TABLE):
     return sorted(table_of(folder, name).scan().to_arrow()["id"].to_pylist())
 
 
+STREAM = "0d1f6c52-63a7-4f6e-9d5c-2a2b8c1c9e11"
+"""Id of a stream without a name, whose staged files a vacuum never takes for those of a route."""
+
+
 class IcebergLife:
     """One query, or one batch job."""
 
