@@ -32,6 +32,7 @@ from krishiv_spark.sinks.base import Epoch, OutputMode
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
 from krishiv_spark.sinks.parquet.participant import TableLogView, TableParticipant
 from krishiv_spark.sinks.parquet.staging import StagedFiles, add_counts
+from krishiv_spark.sinks.parquet.target_folders import make_target_folders
 from krishiv_spark.sinks.participant import advise_retry
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
 from krishiv_spark.storage import Folder
@@ -164,8 +165,7 @@ class DiskParticipant(TableParticipant[StagedFiles]):
         with _rejecting_links(epoch), self._open_staged(epoch, staged) as (descriptor, is_all):
             self._emptied = folder if is_all else ""
             os.fsync(descriptor)
-            device = os.fstat(descriptor).st_dev
-            make_target_folders(self._table, folder, device, _group_by_folder(staged))
+            make_target_folders(self._table, folder, descriptor, _group_by_folder(staged))
         final = add_counts(staged)
         if self._mode is OutputMode.APPEND:
             return final
@@ -551,39 +551,3 @@ def _delayed_by_links(epoch: Epoch) -> Iterator[None]:
             f"epoch {epoch.number}: its intent is logged, but not all of its files could be "
             f"made visible: {error}; then {advise_retry(epoch.query)}"
         ) from error
-
-
-def make_target_folders(table: Path, staged: str, device: int, folders: Iterable[str]) -> None:
-    """Create the folders into which staged files will be renamed. Committer.
-
-    Args:
-        table: Folder of the table.
-        staged: Folder in which the files are staged, relative to the table.
-        device: Number of the file system of that folder (``st_dev``).
-        folders: Folders for the files, relative to the table.
-
-    Raises:
-        CommitRejected: If no file can be renamed into one of them: it cannot be created, is a link,
-            or is on another file system.
-    """
-    for folder in sorted(folders):
-        try:
-            with open_folder(table, folder, make=True) as descriptor:
-                is_other_device = os.fstat(descriptor).st_dev != device
-        except LinkError as error:
-            raise CommitRejected(
-                f"{error}, as a plain folder; or write into a separate table; {_NOTHING}"
-            ) from error
-        except OSError as error:
-            raise CommitRejected(
-                f"folder {table}/{folder} cannot be created: {error}; {_NOTHING}"
-            ) from error
-        if is_other_device:
-            raise CommitRejected(
-                f"folder {table}/{folder} is on another file system than {table}/{staged}, so "
-                "that files cannot appear in it in one step: is it, or one above it, a mount? "
-                f"Make it a plain folder, or write into a separate table; {_NOTHING}"
-            )
-
-
-_NOTHING = "nothing is visible of the epoch: restart the query afterwards"

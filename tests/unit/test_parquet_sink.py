@@ -1,5 +1,6 @@
 """The Parquet sink, driven as Spark drives it, with every crash window opened."""
 
+import errno
 import itertools
 import json
 import os
@@ -23,7 +24,9 @@ from krishiv_spark.errors import CommitRejected, Fenced, OptionError, SchemaErro
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import open_log
 from krishiv_spark.parquet.layout import DataFile, log_folder
+from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.sinks.base import OutputMode
+from krishiv_spark.sinks.parquet import target_folders
 from krishiv_spark.sinks.parquet.checks import check_columns, check_same_types
 from krishiv_spark.sinks.parquet.disk_table import DiskParticipant, DiskTable
 from krishiv_spark.sinks.parquet.staging import DiskStaging, FileLayout, TaskFiles
@@ -324,7 +327,8 @@ def before_renames(act):
 
     def acting(source, target, *, src_dir_fd, dst_dir_fd):
         above = (os.readlink(f"/proc/self/fd/{one}") for one in (src_dir_fd, dst_dir_fd))
-        act(*(f"{folder}/{name}" for folder, name in zip(above, (source, target), strict=True)))
+        if "probe" not in source:
+            act(*(f"{folder}/{name}" for folder, name in zip(above, (source, target), strict=True)))
         rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     with pytest.MonkeyPatch.context() as patched:
@@ -699,3 +703,49 @@ def test_times_of_day_are_stored_in_microseconds_at_any_depth(table):
         ("microseconds", False)
     }
     assert pq.read_table(path).cast(schema).to_pylist() == batch.to_pylist()
+
+
+@pytest.mark.parametrize("is_real", [True, False], ids=["bind mount", "errno"])
+def test_a_folder_on_another_mount_of_the_same_disk_is_refused_before_the_intent(
+    table, tmp_path, monkeypatch, is_real
+):
+    """It has the same device, and a rename into it fails: after the intent, permanently."""
+    driver = life(table)
+    driver.epoch(0, rows(0, 10))
+    other, mounted = tmp_path / "other", table / "day=d1"
+    other.mkdir()
+    driver.plan()
+    messages = [driver.task(1, 0, rows(10, 10))]
+    with _mount(other, mounted) if is_real else _renames_fail(monkeypatch, mounted):
+        with pytest.raises(CommitRejected, match=r"day=d1 is on another file system or mount"):
+            driver.commit(1, messages)
+        assert open_log(str(log_folder(table, "q1"))).state().committed_epoch == 0
+    assert not list(table.rglob("*probe*"))
+    driver.epoch(1, rows(10, 10))
+    exact(table, 20)
+    assert not list(table.rglob("*probe*"))
+
+
+@contextmanager
+def _mount(folder, place):
+    if subprocess.run(["mount", "--bind", str(folder), str(place)], check=False).returncode:
+        pytest.skip("needs the right to mount a folder")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@contextmanager
+def _renames_fail(monkeypatch, place):
+    rename = os.rename
+
+    def fail(source, target, *, src_dir_fd=None, dst_dir_fd=None):
+        if dst_dir_fd is not None and os.path.samestat(os.fstat(dst_dir_fd), place.stat()):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(target_folders, "_tried", LruCache(8))
+        broken.setattr(os, "rename", fail)
+        yield
