@@ -35,7 +35,7 @@ from krishiv_spark.sinks.parquet.staging import StagedFiles, add_counts
 from krishiv_spark.sinks.parquet.target_folders import make_target_folders
 from krishiv_spark.sinks.participant import advise_retry
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
-from krishiv_spark.storage import Folder
+from krishiv_spark.storage import Folder, Storage
 from krishiv_spark.storage.disk import DISK, DiskFolder
 from krishiv_spark.storage.no_links import (
     list_folder,
@@ -114,6 +114,10 @@ class DiskTable:
     def meta(self, *names: str) -> Folder:
         """Return ``_krishiv``, or a folder below it."""
         return DiskFolder(self.path.joinpath(META, *names))
+
+    def logs(self, epoch_logs: tuple[str, ...], storage: Storage) -> Iterator[TableLog]:
+        """Yield the logs of the queries and jobs that write the table."""
+        return find_table_logs(self.path, "", epoch_logs, storage)
 
     def move(self, name: str, to: str) -> None:
         """Move a file within the folder."""

@@ -26,12 +26,14 @@ from krishiv_spark.parquet.table_identity import (
     has_pointer,
     write_pointer,
 )
+from krishiv_spark.parquet.table_logs import QueryLog
 from krishiv_spark.sinks.base import Epoch
 from krishiv_spark.sinks.parquet.options import ParquetSinkOptions
+from krishiv_spark.sinks.parquet.overwrites import exclude_other_overwrites
 from krishiv_spark.sinks.parquet.staging import StagedFiles
 from krishiv_spark.sinks.participant import Participant, Replay
 from krishiv_spark.spark.checkpoint import BATCH_PREFIX
-from krishiv_spark.storage import Folder
+from krishiv_spark.storage import Folder, Storage
 
 __all__ = ["TableFolder", "TableLogView", "TableParticipant"]
 
@@ -82,6 +84,10 @@ class TableFolder(Protocol):
 
     def meta(self, *names: str) -> Folder:
         """Return ``_krishiv`` in the folder, or a folder below it."""
+        ...
+
+    def logs(self, epoch_logs: tuple[str, ...], storage: Storage) -> Iterator[QueryLog]:
+        """Yield the logs of the queries and jobs that write the table; see `QueryLog`."""
         ...
 
     def move(self, name: str, to: str) -> None:
@@ -157,8 +163,14 @@ class TableParticipant(Participant[StagedT]):
             )
 
     def find_replaced(self, epoch: Epoch) -> Iterator[str]:
-        """Yield the files to delete: of this query's earlier epochs, or all for a batch job."""
+        """Yield the files to delete: of this query's earlier epochs, or all for a batch job.
+
+        Raises:
+            CommitRejected: As `exclude_other_overwrites`.
+        """
         if not self._streaming or self._options.job is not None:
+            logs = self.folder.logs(self._options.epoch_logs, self._options.storage)
+            exclude_other_overwrites(epoch, self.folder.meta(epoch.query), logs)
             return self.folder.visible()
         return (name for name, _ in self._files_of(epoch.query))
 

@@ -107,6 +107,11 @@ class StoreTable:
         """Move a file within the folder: a copy in the store, and a removal."""
         self._folder.move(name, to)
 
+    def logs(self, epoch_logs: tuple[str, ...], storage: Storage) -> Iterator[StoreTableLog]:
+        """Yield the logs of the queries and jobs that write the table."""
+        del storage  # that of the table
+        return (self.log_of(name, epoch_logs) for name in self.meta().names())
+
     def meta_url(self, *names: str) -> StoreUrl:
         """Return the URL of `meta`."""
         url = self.url / META

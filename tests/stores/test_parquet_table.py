@@ -24,6 +24,7 @@ from krishiv_spark.sinks.fanout.writer import FanoutWriter
 from krishiv_spark.sinks.operating import Operator
 from krishiv_spark.sinks.parquet import store_table as store_sink
 from krishiv_spark.sinks.parquet.disk_table import DiskParticipant
+from krishiv_spark.sinks.parquet.store_table import UploadParticipant
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.storage import Storage, s3
 from krishiv_spark.storage.clients import StoreClient
@@ -170,6 +171,27 @@ def test_a_job_that_dies_while_another_one_overwrites_does_not_come_back(table, 
     second.commit(0, won)
     table.job().epoch(0, rows(10, 5))
     assert table.onlooker.ids() == list(range(15))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_of_two_overwrites_that_overlap_one_is_there(table, monkeypatch, listed):
+    first, second = (table.job(OutputMode.REPLACE) for _ in "ab")
+    early, late = (staged(job, 0, rows(n, 10)) for job, n in ((first, 0), (second, 100)))
+    prepare = UploadParticipant.prepare
+
+    def overtaken(self, *given):
+        monkeypatch.setattr(UploadParticipant, "prepare", prepare)
+        found = prepare(self, *given) if listed else None
+        first.commit(0, early)
+        return found or prepare(self, *given)
+
+    monkeypatch.setattr(UploadParticipant, "prepare", overtaken)
+    if listed:
+        with pytest.raises(Fenced):
+            second.commit(0, late)
+    else:
+        second.commit(0, late)
+    assert table.onlooker.ids() == list(range(10) if listed else range(100, 110))
 
 
 @pytest.mark.parametrize("removed", range(1, 5))
