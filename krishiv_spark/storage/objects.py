@@ -305,15 +305,28 @@ class ObjectFolder(Folder):
 
     @override
     def move(self, name: str, to: str) -> None:
-        """Copy a file of any size within the bucket, and delete it."""
+        """Copy a file within the bucket by one request, and delete it when the copy is complete.
+
+        S3 copies at most 5 GiB by one request, and refuses larger files. Azure may copy in the
+        background.
+        """
         import obstore
 
-        def copy(store: Any) -> bool:
+        def copy(store: Any) -> tuple[int, int]:
+            size = int(obstore.head(store, self._key(name))["size"])
             obstore.copy(store, self._key(name), self._key(to))
-            return True
+            return size, int(obstore.head(store, self._key(to))["size"])
 
-        if self._client.find(f"move {self}/{name} to {self}/{to}", copy):
-            self._remove(name)
+        sizes = self._client.find(f"move {self}/{name} to {self}/{to}", copy)
+        if sizes is None:
+            return
+        size, copied = sizes
+        if size != copied:
+            raise StorageError(
+                f"{self}/{name} has {size} bytes, and its copy {to} has {copied} so far: the file "
+                "was not deleted. The store may still be copying: run the command again later"
+            )
+        self._remove(name)
 
     @override
     def destroy(self) -> None:

@@ -90,6 +90,14 @@ class TableFolder(Protocol):
         """Yield the logs of the queries and jobs that write the table; see `QueryLog`."""
         ...
 
+    def check_movable(self, names: Sequence[str]) -> None:
+        """Operator: check that files can be moved, before any of them is.
+
+        Raises:
+            OptionError: If one is too large for the store.
+        """
+        ...
+
     def move(self, name: str, to: str) -> None:
         """Operator: move a file within the table's folder. See `Folder.move`."""
         ...
@@ -196,10 +204,12 @@ class TableParticipant(Participant[StagedT]):
         """Operator: describe the files to move, by epoch.
 
         Raises:
-            OptionError: If a later epoch has files behind a link, which would stay.
+            OptionError: If a later epoch has files behind a link, which would stay; or one that the
+                store cannot move.
         """
         self._check_links(replay)
         later = self._files_after(replay)
+        self.folder.check_movable([name for name, _ in later])
         if not later:
             return [f"krishiv-parquet {self.folder}: no file of epoch {replay.first} or later"]
         epochs = sorted({file.epoch for _, file in later})

@@ -43,6 +43,9 @@ from krishiv_spark.storage import Folder, PendingUpload, Storage, StoreUrl, Uplo
 
 __all__ = ["StoreTable", "UploadParticipant"]
 
+_MOST_COPIED = 5 * 2**30
+"""Bytes that S3's CopyObject copies at most."""
+
 _CHECKED_AFTER_MS = 3_600_000
 _EXPIRES_AFTER_MS = 86_400_000
 """Rules of a bucket that abort uploads count in days. A younger upload was aborted by a person, or
@@ -102,6 +105,20 @@ class StoreTable:
     def meta(self, *names: str) -> Folder:
         """Return ``_krishiv``, or a folder below it."""
         return self.storage.folder(self.meta_url(*names))
+
+    def check_movable(self, names: Sequence[str]) -> None:
+        """Check that S3 can copy each file by one request."""
+        if self.url.kind != "s3":
+            return
+        files = self.storage.files(self.url)
+        paths = [f"{self.url}/{name}" for name in names]
+        for path, found in zip(paths, files.map(files.identity, paths), strict=True):
+            if found is not None and found.size > _MOST_COPIED:
+                raise OptionError(
+                    f"krishiv-parquet {self}: {path} has {found.size} bytes, and S3 copies at most "
+                    f"{_MOST_COPIED} by one request, so it cannot be moved. Nothing was changed: "
+                    "replay from a later epoch"
+                )
 
     def move(self, name: str, to: str) -> None:
         """Move a file within the folder: a copy in the store, and a removal."""

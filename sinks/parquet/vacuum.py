@@ -253,7 +253,8 @@ def _read_time_s(table: StoreTable) -> float:
     Raises:
         StorageError: If the store refuses it.
     """
-    probe = table.uploads.open(f"probe-{uuid.uuid4().hex}")  # a name that no data file has
+    # Below `_krishiv`, since Azure shows an empty blob for a moment when an upload is aborted.
+    probe = table.uploads.open(f"{META}/probe-{uuid.uuid4().hex}")
     probe.write(b"?")
     upload = probe.close()
     try:

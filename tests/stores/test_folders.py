@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from dataclasses import replace
 
+import obstore
 import pytest
 
 from krishiv_spark.errors import StorageError
@@ -14,6 +15,7 @@ from krishiv_spark.offsets.epoch_log import EpochLog
 from krishiv_spark.offsets.journal import check_exclusive, open_journal
 from krishiv_spark.storage import Storage, StoreUrl
 from krishiv_spark.storage.clients import StoreClient
+from krishiv_spark.storage.objects import ObjectFolder
 
 ODD = "a b+c%20ä=1"
 
@@ -64,6 +66,28 @@ def test_a_file_that_is_moved_has_its_new_path_alone(folder):
     assert folder.tail(f"{ODD}/below/y", 9) == b"other"
     folder.move(f"{ODD}/below/y", "z")
     assert list(folder.iter_files()) == ["z"]
+
+
+@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "not complete yet"])
+def test_a_file_stays_as_long_as_its_copy_is_not_complete(folder, monkeypatch, is_refused):
+    """S3 refuses to copy more than 5 GiB by one request; Azure may copy in the background."""
+    if not isinstance(folder, ObjectFolder):
+        pytest.skip("renames")
+    folder.replace("x", b"one")
+
+    def copy(store, _, to):
+        if is_refused:
+            raise ValueError("the source is larger than the maximum")
+        obstore.put(store, to, b"o")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(obstore, "copy", copy)
+        with pytest.raises(StorageError, match="larger than" if is_refused else "3 bytes"):
+            folder.move("x", "y")
+    assert folder.tail("x", 9) == b"one"
+    folder.move("x", "y")
+    assert list(folder.iter_files()) == ["y"]
+    assert folder.tail("y", 9) == b"one"
 
 
 def test_files_are_discarded_whether_they_exist_or_not(folder, monkeypatch):

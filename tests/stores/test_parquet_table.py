@@ -16,7 +16,7 @@ from store_tables import make_onlooker
 from store_users import new_token
 
 from krishiv_spark.cli import main
-from krishiv_spark.errors import CommitUnknown, Fenced, StorageError
+from krishiv_spark.errors import CommitUnknown, Fenced, OptionError, StorageError
 from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.offsets import Claim, open_log
 from krishiv_spark.sinks.base import OutputMode
@@ -26,7 +26,7 @@ from krishiv_spark.sinks.parquet import store_table as store_sink
 from krishiv_spark.sinks.parquet.disk_table import DiskParticipant
 from krishiv_spark.sinks.parquet.store_table import UploadParticipant
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
-from krishiv_spark.storage import Storage, s3
+from krishiv_spark.storage import Storage, StoreUrl, s3
 from krishiv_spark.storage.clients import StoreClient
 from krishiv_spark.storage.objects import ObjectFolder
 from servers.stores import ACCOUNT, KEY
@@ -520,6 +520,35 @@ def test_other_partition_columns_than_those_that_are_there_are_refused(table):
     table.life(partitionBy="day").epoch(0, rows(0, 10))
     with pytest.raises(PlanningFailed, match="are partitioned by 'day'"):
         table.life("q2").plan()
+
+
+def test_a_file_that_s3_cannot_copy_is_refused_before_any_moves(table, monkeypatch):
+    table.life().epoch(0, rows(0, 10))
+    folder = store_sink.StoreTable(StoreUrl.parse(table.url), Storage.of(table.storage))
+    names = list(folder.visible())
+    folder.check_movable(names)
+    monkeypatch.setattr(store_sink, "_MOST_COPIED", 9)
+    if folder.url.kind == "s3":
+        with pytest.raises(OptionError, match="S3 copies at most 9 by one request"):
+            folder.check_movable(names)
+    else:
+        folder.check_movable(names)
+
+
+def test_a_vacuum_reads_the_time_where_no_reader_looks(table, monkeypatch):
+    """On Azure, an upload that is aborted is an empty blob for a moment."""
+    kind, opened = type(table.uploads), []
+    start = kind.open
+
+    def note(uploads, key):
+        opened.append(key)
+        return start(uploads, key)
+
+    table.life().epoch(0, rows(0, 10))
+    monkeypatch.setattr(kind, "open", note)
+    assert table.vacuum("--older-than", "0 s").exit_code == 0
+    assert opened
+    assert all(key.startswith("_krishiv/") for key in opened)
 
 
 def test_a_table_in_a_store_goes_back_for_a_replay_that_died_before_each_file(
