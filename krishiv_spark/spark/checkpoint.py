@@ -365,7 +365,7 @@ class SparkCheckpoint:
         shows a change, or contains no versions.
 
         Raises:
-            OptionError: As `query_id` and `planned_offsets`.
+            OptionError, CheckpointMismatch: As `query_id` and `planned_offsets`.
         """
         offsets = self.folder("offsets")
         versions = offsets.names()
@@ -391,6 +391,8 @@ class SparkCheckpoint:
 
         Raises:
             OptionError: If there is no plan.
+            CheckpointMismatch: If the previous epoch is missing: a driver that ran while the
+                checkpoint was rewound continues from its memory, and leaves out the rows between.
         """
         offsets = self.folder("offsets")
         return self._newest(offsets, offsets.names())
@@ -403,7 +405,18 @@ class SparkCheckpoint:
                 "starts an epoch; 'checkpointLocation' must be the one that Spark uses, "
                 "readable from the driver's machine"
             )
-        return self._planned_at(max(epochs), offsets, versions)
+        epoch = max(epochs)
+        ends = self._ends(epoch, offsets, versions)
+        begins = self._begins(epoch, offsets, versions)
+        if begins is None:
+            raise CheckpointMismatch(
+                f"{self.location}/offsets has epoch {epoch}, but lacks epoch {epoch - 1}, which "
+                "Spark always keeps and needs for a start: the checkpoint was rewound, or files "
+                "of it were removed, while a driver of the query ran, so that rows would be lost. "
+                "Nothing was written. Stop that driver; then 'krishiv-spark checkpoint rewind' "
+                "with --to and the epoch before the missing ones, and start the query again"
+            )
+        return PlannedOffsets.of(epoch, begins, ends)
 
     def offsets_of(self, epoch: int) -> PlannedOffsets:
         """Return Spark's plan of an epoch.
@@ -414,20 +427,23 @@ class SparkCheckpoint:
             FileNotFoundError: If Spark has removed it (``spark.sql.streaming.minBatchesToRetain``).
             ValueError: As `OffsetSeq.parse`.
         """
-        return self._planned_at(epoch, self.folder("offsets"), {})
+        offsets = self.folder("offsets")
+        ends = self._ends(epoch, offsets, {})
+        return PlannedOffsets.of(epoch, self._begins(epoch, offsets, {}) or {}, ends)
 
-    def _planned_at(
+    def _begins(
         self, epoch: int, offsets: Folder, versions: Mapping[str, str]
-    ) -> PlannedOffsets:
-        """Return the plan of an epoch; `versions` are those of a listing that was just made."""
-        ends = self._ends(epoch, offsets, versions)
+    ) -> Mapping[str, str] | None:
+        """Return the ends of the previous epoch, none before epoch 0; None if they are missing."""
+        if epoch == 0:
+            return {}
         try:
-            begins = self._ends(epoch - 1, offsets, versions)
+            return self._ends(epoch - 1, offsets, versions)
         except FileNotFoundError:
-            begins = {}
-        return PlannedOffsets.of(epoch, begins, ends)
+            return None
 
     def _ends(self, epoch: int, offsets: Folder, versions: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the offsets at the end of an epoch; `versions` are of a listing just made."""
         version = versions.get(str(epoch))
         text = _texts.get((self, epoch, version)) if version else None
         if text is None:

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from tables import look
 
 VERSION = "spark.sql.streaming.offsetLog.formatVersion"
+RETAIN = "spark.sql.streaming.minBatchesToRetain"
 
 
 class Query:
@@ -25,7 +26,8 @@ class Query:
         self.added += rows
 
     def run(self) -> None:
-        rows = self.spark.readStream.schema("id long").parquet(str(self.folder / "input"))
+        rows = self.spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
+        rows = rows.parquet(str(self.folder / "input"))
         writer = rows.writeStream.format("krishiv-parquet").options(**self.options)
         query = (
             writer.option("checkpointLocation", str(self.checkpoint))
@@ -81,3 +83,18 @@ def test_a_checkpoint_without_offsets_and_commits(query):
         shutil.rmtree(query.checkpoint / name)
     query.add(100)
     query.refused("CheckpointMismatch: query .* is at epoch 0, but the sink has epoch 1")
+
+
+def test_the_least_that_spark_can_keep_is_enough_for_every_start(query):
+    """The sink needs the previous epoch, and so does Spark, which keeps it with each setting."""
+    query.spark.conf.set(RETAIN, "1")
+    try:
+        for _ in range(3):
+            for _ in range(3):
+                query.add(10)
+            query.run()
+            assert query.exact()
+            kept = sorted(int(path.name) for path in (query.checkpoint / "offsets").glob("[0-9]*"))
+            assert kept[-1] - kept[0] <= 2
+    finally:
+        query.spark.conf.unset(RETAIN)

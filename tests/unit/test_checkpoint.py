@@ -157,6 +157,25 @@ def test_an_epoch_is_known_again_by_where_it_begins_and_ends(folder):
     assert len({planned(1, 2), planned(1, 3), planned(0, 2), planned(1, 23), planned(12, 3)}) == 5
 
 
+def test_an_epoch_whose_previous_one_was_removed_is_refused(folder):
+    for epoch in (0, 1, 5):
+        offsets(folder, epoch, str(epoch))
+    checkpoint = SparkCheckpoint(str(folder))
+    for plan in (checkpoint.planned_offsets, checkpoint.read_plan):
+        with pytest.raises(CheckpointMismatch, match=r"has epoch 5, but lacks epoch 4, .*rewind"):
+            plan()
+    assert checkpoint.offsets_of(5).ends == PlannedOffsets.of(5, {}, {"0": "5"}).ends
+
+
+@pytest.mark.parametrize("first", [0, 1, 7])
+def test_the_two_newest_epochs_are_enough_for_a_plan(folder, first):
+    """Spark keeps them with each value of minBatchesToRetain."""
+    for epoch in range(first, first + 2):
+        offsets(folder, epoch, str(epoch))
+    planned = SparkCheckpoint(str(folder)).planned_offsets()
+    assert planned == PlannedOffsets.of(first + 1, {"0": f"{first}"}, {"0": f"{first + 1}"})
+
+
 def test_an_epoch_that_spark_has_not_planned_cannot_begin(folder):
     with pytest.raises(OptionError, match=r"no offsets in .*'checkpointLocation'"):
         SparkCheckpoint(str(folder)).planned_offsets()

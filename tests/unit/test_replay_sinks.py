@@ -136,6 +136,21 @@ def test_a_driver_in_the_middle_of_an_epoch_is_found_out_by_the_next_start(
     assert ids_in(place / "w") == count_range(60)
 
 
+def test_an_idle_driver_that_outlives_a_replay_is_refused_at_its_next_epoch(
+    landed, checkpoint, place, words
+):
+    """All its epochs are over, so --stopped is not asked for. Its memory is at epoch 4."""
+    said(checkpoint, "--from", 2, *words)
+    forget()
+    (checkpoint / "offsets/5").write_text("v1\n{}\n60")
+    with pytest.raises(PlanningFailed, match=r"CheckpointMismatch: .*lacks epoch 4.*rewind"):
+        landed.plan()
+    assert ids_in(place / "w") == count_range(20)
+    command("checkpoint", "rewind", checkpoint, "--to", 1)
+    landed.run(2, 60)
+    assert ids_in(place / "w") == count_range(60)
+
+
 def test_a_second_run_keeps_what_the_first_one_has_undone(
     landed, checkpoint, place, words, monkeypatch
 ):
@@ -302,6 +317,17 @@ def test_a_result_in_memory_is_found_without_options_and_goes_back(checkpoint, p
     stream.run(2, 45)
     stream.run(3)
     assert in_memory("clicks") == count_range(55)
+
+
+def test_an_idle_driver_that_outlives_a_replay_in_memory_is_refused(checkpoint):
+    stream = Stream(MemoryWriter, checkpoint, name="clicks")
+    for epoch in range(5):
+        stream.run(epoch)
+    said(checkpoint, "--from", 2)
+    (checkpoint / "offsets/5").write_text("v1\n{}\n60")
+    with pytest.raises(PlanningFailed, match=r"CheckpointMismatch: .*lacks epoch 4"):
+        stream.plan()
+    assert in_memory("clicks") == count_range(20)
 
 
 @pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.long)])
