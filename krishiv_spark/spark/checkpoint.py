@@ -352,11 +352,29 @@ class SparkCheckpoint:
         return "" if recorded is None else f". If it was lost, {restore_metadata(recorded)}"
 
     def offset_seq(self, epoch: int) -> OffsetSeq | None:
-        """Return Spark's entry for an epoch; None if it does not exist or cannot be read."""
+        """Return Spark's entry for an epoch; None if it does not exist or cannot be read.
+
+        It is for displays. A decision needs `read_offset_seq`.
+        """
         try:
-            return OffsetSeq.parse(self._text(epoch, self.folder("offsets")))
+            return self.read_offset_seq(epoch)
         except (OSError, StorageError, ValueError):
             return None
+
+    def read_offset_seq(self, epoch: int) -> OffsetSeq:
+        """Return Spark's entry for an epoch.
+
+        Raises:
+            OptionError: If it does not exist, or cannot be parsed.
+            OSError, StorageError: If it cannot be read. That says nothing about the epoch.
+        """
+        data = self.folder("offsets").read(str(epoch))
+        if data is None:
+            raise OptionError(f"offsets/{epoch} is not in {self.location}")
+        try:
+            return OffsetSeq.parse(data.decode())
+        except ValueError as error:
+            raise OptionError(f"offsets/{epoch} in {self.location}: {error}") from error
 
     def read_plan(self) -> tuple[str, PlannedOffsets]:
         """Return the id of the query and Spark's plan of its current epoch. Planner.

@@ -286,12 +286,13 @@ def _read_checkpoint_offsets(
             f"{FORMAT}: table {table} does not record the position of the source of query "
             f"{query}: set 'landedBy' to the query's checkpoint instead of its id, or {_BY_HAND}"
         )
-    planned = checkpoint.offset_seq(epoch)
-    if planned is None:
+    try:
+        planned = checkpoint.read_offset_seq(epoch)
+    except OptionError as error:
         raise OptionError(
             f"{FORMAT}: {checkpoint.location}/offsets/{epoch} cannot be read, and table {table} "
-            f"has epoch {epoch} of the query; {_BY_HAND}"
-        )
+            f"has epoch {epoch} of the query: {error}; {_BY_HAND}"
+        ) from error
     digest = find_digest(properties, query, str(epoch))
     ends = None if digest is None else PlannedOffsets.ends_of(digest)
     if ends not in {None, checkpoint.offsets_of(epoch).ends}:

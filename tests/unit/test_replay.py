@@ -19,8 +19,12 @@ from replays import (
 from spark_starts import copy_afresh, dies_before, files, make_checkpoint, start
 
 from krishiv_spark.cli import main
+from krishiv_spark.errors import StorageError
 from krishiv_spark.lifecycle.plans import PlanningFailed
+from krishiv_spark.operate.moving.replaying import find_first
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
+from krishiv_spark.spark.checkpoint import SparkCheckpoint
+from krishiv_spark.storage.disk import DiskFolder
 
 
 @pytest.fixture
@@ -180,6 +184,42 @@ def test_a_time_before_the_oldest_epoch_that_spark_keeps_is_refused(checkpoint, 
     text = refused(checkpoint, "--from", "2001-01-01T00:00:00Z", "--table", table)
     assert "no longer records which epochs were planned since 2001" in text
     assert "spark.sql.streaming.minBatchesToRetain" in text
+
+
+@pytest.mark.usefixtures("query")
+def test_a_time_is_refused_while_an_entry_cannot_be_read(checkpoint, table, monkeypatch):
+    """The epoch after it would be chosen, and its own wrong rows would stay."""
+    moment = PLANNED_MS + 60_000 * 2
+    words = (checkpoint, "--from", moment, "--table", table)
+    original, failed = DiskFolder.read, []
+
+    def read(folder, name, *limits):
+        if name == "2" and not failed:
+            failed.append(name)
+            raise StorageError("the store is away")
+        return original(folder, name, *limits)
+
+    before = files(checkpoint)
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskFolder, "read", read)
+        assert "the store is away" in refused(*words)
+    for text in ("v1\n{", "", "v1\n{}\n30"):
+        kept = (checkpoint / "offsets/2").read_text()
+        (checkpoint / "offsets/2").write_text(text)
+        assert "offsets/2" in refused(*words)
+        (checkpoint / "offsets/2").write_text(kept)
+    assert files(checkpoint) == before
+    assert "epochs 2 to 4 are processed again" in said(*words)
+
+
+def test_an_epoch_that_was_planned_before_a_time_is_not_replayed_by_it(query, checkpoint):
+    """A follower on a machine whose clock is behind plans an epoch a second before the query."""
+    del query
+    found = SparkCheckpoint(str(checkpoint))
+    moment = PLANNED_MS + 60_000 * 3
+    assert find_first(found, str(moment)) == 3
+    assert find_first(found, str(moment + 1_000)) == 4
+    assert find_first(found, str(moment - 1_000)) == 3
 
 
 def test_an_epoch_that_is_not_over_may_be_of_a_query_that_runs(query, checkpoint, table):

@@ -154,6 +154,19 @@ def test_a_source_that_reads_topics_needs_its_cluster(checkpoint, tmp_path):
     assert "give the settings of its cluster" in refused(*words(checkpoint, tmp_path))
 
 
+def test_an_epoch_whose_entry_is_missing_is_not_left_out_of_the_check(checkpoint, tmp_path):
+    """It may have been the first with a partition that was new then."""
+    run(checkpoint, tmp_path, lambda number: json.dumps({"clicks": {"0": number}}))
+    cluster = ("-o", "kafka.bootstrap.servers=127.0.0.1:1")
+    kept = (checkpoint / "offsets/2").read_text()
+    for text in (None, "v1\n{"):
+        (checkpoint / "offsets/2").unlink()
+        if text is not None:
+            (checkpoint / "offsets/2").write_text(text)
+        assert "offsets/2" in refused(*words(checkpoint, tmp_path, *cluster))
+        (checkpoint / "offsets/2").write_text(kept)
+
+
 def test_a_query_that_writes_to_a_topic_is_refused_with_both_ways_on(checkpoint, tmp_path):
     run(checkpoint, tmp_path, str)
     log = open_log(str(checkpoint / "krishiv"), "0f-1")

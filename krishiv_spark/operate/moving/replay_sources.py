@@ -193,10 +193,14 @@ class SourceCheck:
         return f"the {len(read)} files that were read since are still there"
 
     def _later(self, source: str) -> Iterator[str]:
-        """Yield the offsets of a source at the ends of the epochs that are processed again."""
+        """Yield the offsets of a source at the ends of the epochs that are processed again.
+
+        Raises:
+            OptionError, OSError, StorageError: As `SparkCheckpoint.read_offset_seq`. An epoch that
+                is left out would not be checked.
+        """
         for epoch in range(self.boundary.epoch + 1, self.newest + 1):
-            found = self.checkpoint.offset_seq(epoch)
-            text = "-" if found is None else found.sources.get(source, "-")
+            text = self.checkpoint.read_offset_seq(epoch).sources.get(source, "-")
             if text.startswith("{"):
                 yield text
 

@@ -35,6 +35,7 @@ from krishiv_spark.operate.moving.replay_targets import ReplayTarget
 from krishiv_spark.operate.moving.rewinding import CheckpointRewind
 from krishiv_spark.sinks.participant import Replay
 from krishiv_spark.spark.checkpoint import KRISHIV, SparkCheckpoint
+from krishiv_spark.spark.offset_log import OffsetSeq
 from krishiv_spark.storage import StoreUrl
 
 __all__ = ["REPLAYS", "QueryReplay", "ReplayRecord", "find_first", "is_epoch", "pending_replay"]
@@ -102,16 +103,18 @@ def find_first(checkpoint: SparkCheckpoint, start: str) -> int:
             1970, which selects the first epoch that Spark planned at that time or later.
 
     Raises:
-        OptionError: If it is neither, or the checkpoint does not record the time.
+        OptionError: If it is neither, or the checkpoint does not record the time. Also if an entry
+            cannot be read: the epoch after it would be chosen, and its rows would stay.
+        OSError, StorageError: If the checkpoint cannot be read.
     """
     if is_epoch(start):
         return int(start)
     moment_ms = _parse_time(start)
     kept = checkpoint.epochs()
-    planned = {epoch: _planned_ms(checkpoint, epoch) for epoch in kept}
-    found = [epoch for epoch, ms in planned.items() if ms is not None and ms >= moment_ms]
+    planned = {epoch: _read_planned_ms(checkpoint, epoch) for epoch in kept}
+    found = [epoch for epoch, ms in planned.items() if ms >= moment_ms]
     shown = ", ".join(
-        f"{n} at {format_moment(planned[n] or 0)}" for n in sorted({*kept[:1], *kept[-1:]})
+        f"{n} at {format_moment(planned[n])}" for n in sorted({*kept[:1], *kept[-1:]})
     )
     if not found:
         raise OptionError(
@@ -154,9 +157,18 @@ def _parse_time(text: str) -> int:
     return -((_EPOCH - moment) // timedelta(milliseconds=1))
 
 
-def _planned_ms(checkpoint: SparkCheckpoint, epoch: int) -> int | None:
-    found = checkpoint.offset_seq(epoch)
-    ms = None if found is None else found.metadata.get("batchTimestampMs")
+def _read_planned_ms(checkpoint: SparkCheckpoint, epoch: int) -> int:
+    ms = _planned_ms(checkpoint.read_offset_seq(epoch))
+    if ms is None:
+        raise OptionError(
+            f"offsets/{epoch} in {checkpoint.location} does not record when the epoch was planned: "
+            "give --from with the number of an epoch"
+        )
+    return ms
+
+
+def _planned_ms(entry: OffsetSeq | None) -> int | None:
+    ms = None if entry is None else entry.metadata.get("batchTimestampMs")
     return ms if isinstance(ms, int) else None
 
 
@@ -259,7 +271,7 @@ class QueryReplay:
         first, newest = self.first, self.record.newest
         if newest < first:
             return f"query {self.record.query}: the checkpoint is at the end of epoch {newest}"
-        planned = _planned_ms(self.checkpoint, first)
+        planned = _planned_ms(self.checkpoint.offset_seq(first))
         since = "" if planned is None else f", the first one planned at {format_moment(planned)}"
         return f"query {self.record.query}: epochs {first} to {newest} are processed again{since}"
 
