@@ -136,7 +136,26 @@ def test_of_an_epoch_that_is_not_over_the_user_has_to_say_what_became(tmp_path):
     (old / "state/0/0/6.delta").unlink()
     lost = refused(*words, tmp_path / "lost", "--newest", "published")
     assert "cannot be loaded in version 6" in lost
-    write(old / "commits/4", 'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{}}')
+    for version in ("v2", "v3"):  # of Spark 4.0 and 4.3
+        write(old / "commits/4", version + '\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{}}')
+        unknown = refused(*words, tmp_path / "lost", "--newest", "published")
+        assert "start the old query once more" in unknown
+
+
+def test_of_a_first_epoch_that_is_not_over_the_user_has_to_say_what_became_too(tmp_path):
+    old = make_checkpoint(tmp_path / "old", 0, over=-1, text=sparks_offset, state=["0/0"])
+    words = ("import", "--from", "kafka", old, "--to")
+    text = refused(*words, tmp_path / "new")
+    assert "epoch 0 was planned" in text
+    assert "start the old query once more" in text
+    assert not (tmp_path / "new").exists()
+    text = refused(*words, tmp_path / "new", "--newest", "unpublished")
+    assert "start the query with an empty checkpoint" in text
+    said(*words, tmp_path / "new", "--newest", "published")
+    ours = translations.from_spark_kafka(sparks_offset(0)).to_json()
+    assert start(tmp_path / "new") == ("next", 1, {"0": ours})
+    assert "state/0/0/1.delta" in files(tmp_path / "new")
+    (old / "state/0/0/1.delta").rename(old / "state/0/0/1_0f3a.delta")
     unknown = refused(*words, tmp_path / "lost", "--newest", "published")
     assert "start the old query once more" in unknown
 

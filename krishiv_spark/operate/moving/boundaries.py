@@ -79,7 +79,7 @@ STATE = "state"
 # previous one; with a unique id in checkpoints of version 2. ``.crc``:
 # ChecksumCheckpointFileManager.
 _FILE = re.compile(
-    r"(?P<version>\d+)(_[\w-]+)?\.(?P<kind>delta|snapshot|changelog|zip)(?P<sum>\.crc)?"
+    r"(?P<version>\d+)(?P<id>_[\w-]+)?\.(?P<kind>delta|snapshot|changelog|zip)(?P<sum>\.crc)?"
 )
 _WHOLE = {"snapshot", "zip"}
 
@@ -261,10 +261,48 @@ def restore_point_to_move(checkpoint: SparkCheckpoint, newest: Newest | None) ->
         OptionError: As `newest_restore_point`. Also if there is such an epoch and `newest` is None,
             or state stores cannot be used at its end.
     """
+    is_first = checkpoint.epochs() == [0] and not checkpoint.has_commits()
+    if is_first and newest != "unpublished":
+        checkpoint.query_id()  # raises if it is not a checkpoint
+        return _end_of_first_epoch(checkpoint, newest)
     boundary = newest_restore_point(checkpoint)
     planned = boundary.planned
     if planned is None or newest == "unpublished":
         return replace(boundary, planned=None)
+    _check_outcome(planned, newest)
+    if planned > boundary.epoch + 1:
+        raise OptionError(
+            f"epoch {planned} was planned, but {boundary.epoch} is the newest completed one: "
+            f"{checkpoint.location} has lost entries of its commit log"
+        )
+    # Later versions name files of state stores: the second, and the third of Spark 4.3.
+    if not boundary.commit.startswith("v1\n"):
+        raise _unknown_state(planned)
+    offsets = {n: _offsets(checkpoint, n) for n in (boundary.epoch, planned)}
+    return RestorePoint(planned, offsets, _NO_WATERMARK)
+
+
+def _end_of_first_epoch(checkpoint: SparkCheckpoint, newest: Newest | None) -> RestorePoint:
+    """Return the end of epoch 0, which was planned and is not recorded as completed.
+
+    No earlier entry of the commit log shows its version; the names of state files do.
+    """
+    _check_outcome(0, newest)
+    names = (path.rpartition("/")[2] for path in checkpoint.folder(STATE).iter_files())
+    if any(found["id"] for found in map(_FILE.fullmatch, names) if found is not None):
+        raise _unknown_state(0)
+    return RestorePoint(0, {0: _offsets(checkpoint, 0)}, _NO_WATERMARK)
+
+
+def _unknown_state(planned: int) -> OptionError:
+    return OptionError(
+        f"commits/{planned} must name files of state stores, which are unknown: start the "
+        "old query once more, which finishes the epoch"
+    )
+
+
+def _check_outcome(planned: int, newest: Newest | None) -> None:
+    """Refuse an epoch without a record of its end, unless the user has determined its outcome."""
     if newest is None:
         raise OptionError(
             f"the query was not stopped between two epochs: epoch {planned} was planned, and "
@@ -274,15 +312,3 @@ def restore_point_to_move(checkpoint: SparkCheckpoint, newest: Newest | None) ->
             "and give --newest published (if they are not, they are LOST) or --newest "
             "unpublished (if they are, they will be there TWICE)"
         )
-    if planned > boundary.epoch + 1:
-        raise OptionError(
-            f"epoch {planned} was planned, but {boundary.epoch} is the newest completed one: "
-            f"{checkpoint.location} has lost entries of its commit log"
-        )
-    if boundary.commit.startswith("v2"):
-        raise OptionError(
-            f"commits/{planned} must name files of state stores, which are unknown: start the "
-            "old query once more, which finishes the epoch"
-        )
-    offsets = {n: _offsets(checkpoint, n) for n in (boundary.epoch, planned)}
-    return RestorePoint(planned, offsets, _NO_WATERMARK)
