@@ -244,6 +244,13 @@ class Participant(ABC, Generic[ModelT]):
         """
         return None
 
+    def known_target(self) -> str | None:
+        """Return the identity that `target` returns, and change nothing. Operator.
+
+        Override it if `target` gives a new external system its identity. None if it has none yet.
+        """
+        return self.target()
+
     def check_query(self, query: str) -> None:
         """Refuse a query that must not write to the target. Planner; nothing has changed yet.
 

@@ -179,8 +179,11 @@ class FanoutParticipant(Participant[StagedParts]):
 
         Another route, or one less, is another target.
         """
-        found = ((route, self._parts[route].target()) for route in sorted(self._parts))
-        return "; ".join(f"{route}: {target or 'not known'}" for route, target in found)
+        return _list_targets({route: part.target() for route, part in self._parts.items()})
+
+    def known_target(self) -> str:
+        """Operator: describe them without giving any its identity."""
+        return _list_targets({route: part.known_target() for route, part in self._parts.items()})
 
     def check_query(self, query: str) -> None:
         """Planner: check the query with each part."""
@@ -307,3 +310,7 @@ def _finish_or_salvage(part: _Part, epoch: Epoch, staged: Sequence[Any]) -> None
 def _precedence(named: tuple[str, _Part]) -> tuple[bool, bool, str]:
     route, part = named
     return not part.salvages, not part.may_lose, route
+
+
+def _list_targets(found: Mapping[str, str | None]) -> str:
+    return "; ".join(f"{route}: {found[route] or 'not known'}" for route in sorted(found))

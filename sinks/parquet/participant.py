@@ -24,6 +24,7 @@ from krishiv_spark.parquet.table_identity import (
     Pointer,
     ensure_table_id,
     has_pointer,
+    read_table_id,
     write_pointer,
 )
 from krishiv_spark.parquet.table_logs import QueryLog
@@ -142,6 +143,11 @@ class TableParticipant(Participant[StagedT]):
     def target(self) -> str | None:
         """Planner: describe the table by the id in its folder, which does not depend on mounts."""
         found = ensure_table_id(self.folder.meta()) if self._streaming else None
+        return None if found is None else f"Parquet table {found}"
+
+    def known_target(self) -> str | None:
+        """Operator: describe the table by its id, if it has one."""
+        found = read_table_id(self.folder.meta()) if self._streaming else None
         return None if found is None else f"Parquet table {found}"
 
     def _point_to_log(self, query: str) -> None:

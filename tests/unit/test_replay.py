@@ -10,6 +10,7 @@ from replays import (
     PLANNED_MS,
     Stream,
     count_range,
+    forget,
     kill_everywhere,
     make_replay_work,
     refused,
@@ -24,6 +25,7 @@ from krishiv_spark.lifecycle.plans import PlanningFailed
 from krishiv_spark.operate.moving.replaying import find_first
 from krishiv_spark.sinks.parquet.writer import ParquetWriter
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
+from krishiv_spark.storage import ENVIRONMENT
 from krishiv_spark.storage.disk import DiskFolder
 
 
@@ -283,10 +285,68 @@ def test_a_query_that_plans_meanwhile_is_refused(query, checkpoint, table, monke
 
 @pytest.mark.usefixtures("query")
 def test_another_table_than_that_of_the_query_is_refused(checkpoint, tmp_path):
-    assert "there is no epoch log of query" in refused(
-        checkpoint, "--from", 3, "--table", tmp_path / "other"
-    )
+    before = files(tmp_path)
+    for words in (("--dry-run",), ()):
+        assert "there is no epoch log of query" in refused(
+            checkpoint, "--from", 3, "--table", tmp_path / "other", *words
+        )
+    assert files(tmp_path) == before
+    assert not (tmp_path / "other").exists()
     assert "name the target of the query" in refused(checkpoint, "--from", 3)
+
+
+def test_another_table_than_that_of_the_log_is_refused_and_not_created(checkpoint, tmp_path):
+    log = ("--epoch-log", tmp_path / "log")
+    stream = Stream(
+        ParquetWriter, checkpoint, path=str(tmp_path / "t"), epochLog=str(tmp_path / "log")
+    )
+    for epoch in range(3):
+        stream.run(epoch)
+    before = files(tmp_path)
+    for words in (("--dry-run",), ()):
+        text = refused(checkpoint, "--from", 2, "--table", tmp_path / "other", *log, *words)
+        assert "the options name a target without an id" in text
+    assert files(tmp_path) == before
+    assert not (tmp_path / "other").exists()
+    said(checkpoint, "--from", 2, "--table", tmp_path / "t", *log, "--dry-run")
+    assert files(tmp_path) == before
+
+
+def test_a_replay_of_a_table_in_a_store_changes_nothing_before_its_time(checkpoint, s3):
+    given = {"path": f"{s3}/t", "epochLog": f"{s3}/log"}
+    stream = Stream(ParquetWriter, checkpoint, **given)
+    for epoch in range(3):
+        stream.run(epoch)
+    there = ENVIRONMENT.folder(s3)
+    before = set(there.iter_files())
+    log = (checkpoint, "--from", 2, "--epoch-log", given["epochLog"])
+    for more in (("--dry-run",), ()):
+        assert "without an id" in refused(*log, "--table", f"{s3}/other", *more)
+    said(*log, "--table", given["path"], "--dry-run")
+    assert set(there.iter_files()) == before
+    said(*log, "--table", given["path"])
+    stream.run(2)
+
+
+def test_a_table_of_a_version_without_ids_gets_its_id_by_the_replay_alone(
+    query, checkpoint, table, tmp_path
+):
+    (table / "_krishiv/table-id").unlink()
+    for entry in table.rglob("log/*.json"):
+        entry.write_text(re.sub(r',?"target":"[^"]*"', "", entry.read_text()))
+    forget()
+    before = files(tmp_path)
+    said(checkpoint, "--from", 2, "--table", table, "--dry-run")
+    assert files(tmp_path) == before
+    for step in range(200):
+        if not dies_before(step, make_replay_work(checkpoint, "--from", 2, "--table", table)):
+            pytest.fail("it was never half done")
+        if start(checkpoint)[0] == "refused":
+            break
+    forget()
+    said(checkpoint, "--table", table)
+    query.run(2, 50)
+    assert table_rows(table) == count_range(50)
 
 
 # --- kills

@@ -244,6 +244,16 @@ def test_a_table_that_was_rolled_back_by_hand_gets_its_mark(landed, checkpoint, 
 
 
 @pytest.mark.usefixtures("landed")
+@pytest.mark.parametrize("more", [("--dry-run",), ()])
+def test_a_warehouse_that_is_not_there_is_refused_and_not_created(checkpoint, place, more):
+    before = files(place)
+    words = ("-o", f"warehouse={place}/other", "-o", "table=db.t")
+    assert refused(checkpoint, "--from", 2, *words, *more)
+    assert files(place) == before
+    assert not (place / "other").exists()
+
+
+@pytest.mark.usefixtures("landed")
 def test_a_table_that_has_nothing_of_the_query_is_refused(checkpoint, place, words):
     other = [word.replace("db.t", "db.other") for word in words]
     Stream(IcebergWriter, make_checkpoint(place / "c2", -1), warehouse=f"{place}/w", table="db.x")
@@ -385,6 +395,19 @@ def test_all_targets_of_a_fan_out_go_back_and_kills_leave_none_behind(
         assert table_rows(place / "t") == ids_in(place / "w") == count_range(50)
 
     assert kill_everywhere(place, (checkpoint, "--from", 2, *of_routes(routes)), check, stride) > 20
+
+
+@pytest.mark.parametrize("more", [("--dry-run",), ()])
+def test_another_folder_of_a_route_is_refused_and_not_created(checkpoint, place, routes, more):
+    stream = Fan(checkpoint, routes)
+    for epoch in range(3):
+        stream.run(epoch)
+    before = files(place)
+    said(checkpoint, "--from", 2, *of_routes(routes), "--dry-run")
+    other = {**routes, "route.files.path": str(place / "other")}
+    assert "files: not known" in refused(checkpoint, "--from", 2, *of_routes(other), *more)
+    assert files(place) == before
+    assert not (place / "other").exists()
 
 
 def test_the_routes_of_a_fan_out_have_to_be_those_of_its_log(checkpoint, routes):

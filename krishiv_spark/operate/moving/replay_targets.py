@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from krishiv_spark.datasource import select_dead_letters
 from krishiv_spark.errors import LogError, OptionError
-from krishiv_spark.offsets import Claim, open_log
+from krishiv_spark.offsets import Claim, State, open_log
 from krishiv_spark.sinks.log_checks import operators_claim
 from krishiv_spark.sinks.participant import Replay, kafka_cannot
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
@@ -37,7 +37,7 @@ class ReplayTarget(Protocol):
     """The target of a query, which can be rewound to the end of an epoch. Operator."""
 
     def identity(self) -> str:
-        """Return a text that identifies the target."""
+        """Return a text that identifies the target; changes nothing."""
         ...
 
     def lines(self, replay: Replay) -> list[str]:
@@ -76,25 +76,35 @@ class _LogTarget:
         self._name = name
 
     def identity(self) -> str:
-        return self._committer.participant.target() or f"{self._name}, {self._log}"
+        self._read_state()  # first: other options may name a target that cannot be reached
+        return self._committer.participant.known_target() or f"{self._name}, {self._log}"
+
+    def _read_state(self) -> State:
+        """Return the state of the log.
+
+        Raises:
+            OptionError: If there is no log.
+        """
+        state: State = self._log.state()
+        if state.number == 0:
+            raise OptionError(
+                f"there is no epoch log of query {self._query} in {self._log}: give the options of "
+                "the query's writer, with --epoch-log if it has 'epochLog'"
+            )
+        return state
 
     @property
     def _log(self) -> Any:
         return self._committer.log(self._query)
 
     def lines(self, replay: Replay) -> list[str]:
-        state = self._log.state()
-        if state.number == 0:
-            raise OptionError(
-                f"there is no epoch log of query {self._query} in {self._log}: give the options of "
-                "the query's writer, with --epoch-log if it has 'epochLog'"
-            )
+        state, found = self._read_state(), self._committer.participant.known_target()
         target = None if state.claim is None else state.claim.target
-        if target not in {None, self._committer.participant.target()}:
+        if target not in {None, found}:
             raise LogError(
                 f"the epochs in the epoch log {self._log} were written to {target}, and the "
-                f"options name {self._committer.participant.target()}. Nothing was changed: give "
-                "the options of the query's writer"
+                f"options name {found or 'a target without an id'}. Nothing was changed: give the "
+                "options of the query's writer"
             )
         return [
             *self._committer.participant.plan_replay(replay),

@@ -352,7 +352,9 @@ class QueryReplay:
         From here on no query starts, and none plans an epoch.
         """
         name = str(self.record.newest + 1)
-        text = replay_marker(self.command, self.record.model_dump_json())
+        # A table of an early version has its id since `settle` only.
+        record = self.record.model_copy(update={"target": self.target.identity()})
+        text = replay_marker(self.command, record.model_dump_json())
         folder = self.checkpoint.folder("offsets")
         try:
             is_created = folder.create(name, text)
