@@ -349,6 +349,25 @@ def test_a_table_of_a_version_without_ids_gets_its_id_by_the_replay_alone(
     assert table_rows(table) == count_range(50)
 
 
+def test_a_marker_whose_answer_was_lost_is_the_own_one(query, checkpoint, table, monkeypatch):
+    """The store's client has repeated the request, and found the name taken."""
+    original, lost = DiskFolder.create, []
+
+    def create(folder, name, data):
+        done = original(folder, name, data)
+        if data.startswith(b"unfinished: "):
+            lost.append(name)
+            return False
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskFolder, "create", create)
+        said(checkpoint, "--from", 2, "--table", table)
+    assert lost == ["5"]
+    query.run(2, 50)
+    assert table_rows(table) == count_range(50)
+
+
 # --- kills
 
 

@@ -357,7 +357,8 @@ class QueryReplay:
         text = replay_marker(self.command, record.model_dump_json())
         folder = self.checkpoint.folder("offsets")
         try:
-            is_created = folder.create(name, text)
+            # If the answer of a store is lost, its client asks again, and the name is taken.
+            is_created = folder.create(name, text) or folder.read(name) == text
         except NotExclusiveError:
             # Such a store cannot separate two drivers either, so that a check has to suffice.
             is_created = folder.read(name) is None
