@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from krishiv_spark.errors import KrishivError, QueryFailed
 from krishiv_spark.jobs.models import JobSpec
+from krishiv_spark.queries.failures import failure_of
 from krishiv_spark.queries.handle import POLL_S, IdleTime, Query
 from krishiv_spark.queries.restarting import Restarts
 from krishiv_spark.spark.checkpoint import SparkCheckpoint
@@ -200,10 +201,10 @@ class _Run:
     def _start(self) -> None:
         try:
             self.query = self.make()
-        except QueryFailed as error:  # its sink's check has failed
+        except Exception as error:  # noqa: BLE001  `pause_after` raises a permanent one
             pause_s = self.restarts.pause_after(error, "of the job", progressed=False)
             self.next_start_s = time.monotonic() + pause_s
-            self.failed = error
+            self.failed = _to_query_failed(error)
         else:
             self.idle = IdleTime(self.query.spark)
 
@@ -219,6 +220,13 @@ class _Run:
             return
         self.has_progressed = self.has_progressed or progressed
         self.query, self.idle, self.failed = None, None, failed
+
+
+def _to_query_failed(error: Exception) -> QueryFailed:
+    if isinstance(error, QueryFailed):
+        return error
+    found = failure_of(error)
+    return QueryFailed(found.line, passes=found.passes, name=found.name)
 
 
 def describe_pending_restart(line: str) -> str:

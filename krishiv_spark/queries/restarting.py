@@ -14,6 +14,9 @@ __all__ = ["Restarts", "run"]
 
 _log = logging.getLogger(__name__)
 
+_MOST_DOUBLINGS = 64
+"""From a nanosecond, that many reach 500 years; a thousand are too many for a float."""
+
 
 class Restarts:
     """The rule by which a query is restarted after an error.
@@ -45,7 +48,8 @@ class Restarts:
         self._again = 0 if progressed else self._again
         if not failed.passes or self._again >= self._attempts:
             raise error
-        seconds: float = min(self._pause_s * 2**self._again, self._longest_s)
+        doublings = min(self._again, _MOST_DOUBLINGS)
+        seconds: float = min(self._pause_s * 2**doublings, self._longest_s)
         self._again += 1
         _log.warning("query %s starts again in %g s: %s", name, seconds, failed.line)
         return seconds
@@ -66,7 +70,8 @@ def run(
     transient.
 
     Args:
-        make: Starts the query, on its checkpoint.
+        make: Starts the query, on its checkpoint. It is called again if it raises a transient error
+            itself, such as that of a catalog that `load` cannot reach.
         restarts: Maximum number of restarts without a completed epoch in between.
         pause: Pause before the first restart, in seconds. It doubles for each further restart.
         longest_pause: Maximum pause, in seconds.
@@ -77,13 +82,14 @@ def run(
     Raises:
         QueryFailed: If it has ended with a permanent error, or with a transient one after the
             maximum number of restarts.
+        Exception: The error of `make`, likewise.
     """
     policy = Restarts(restarts, pause, longest_pause)
     while True:
         try:
             query = make()
-        except QueryFailed as failed:  # its sink's check has failed
-            time.sleep(policy.pause_after(failed, "that is to begin", progressed=False))
+        except Exception as error:  # noqa: BLE001  `pause_after` raises a permanent one
+            time.sleep(policy.pause_after(error, "that is to begin", progressed=False))
             continue
         try:
             query.await_termination()

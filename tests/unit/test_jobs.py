@@ -371,6 +371,33 @@ def test_a_job_whose_time_is_up_before_its_new_start_is_seen_to_work_has_failed(
     supervised(small(f"timeout: 300 ms\n{SOON}"), make, threading.Event(), []).run()
 
 
+@pytest.mark.parametrize("name", ["CatalogFailedError", "OptionError"])
+def test_a_read_that_fails_for_a_while_before_a_query_starts_is_repeated(small, name):
+    begun = []
+
+    def make():
+        begun.append(name)
+        if len(begun) == 1:
+            raise RuntimeError(f"krishiv_spark.errors.{name}: x")
+        return Running(last_progress="an epoch")
+
+    supervisor = supervised(small(f"timeout: 300 ms\n{SOON}"), make, threading.Event(), [])
+    if name == "CatalogFailedError":
+        supervisor.run()
+    else:
+        with pytest.raises(RuntimeError, match="OptionError"):
+            supervisor.run()
+
+
+def test_a_job_whose_time_is_up_while_such_a_read_fails_has_failed(small):
+    def make():
+        raise RuntimeError("krishiv_spark.errors.CatalogFailedError: no catalog")
+
+    file = small(f"timeout: 1 ms\n{PATIENT}")
+    with pytest.raises(QueryFailed, match="no catalog"):
+        supervised(file, make, threading.Event(), []).run()
+
+
 def test_an_epoch_that_fails_while_the_time_is_up_is_an_error(small):
     make = one_after_the_other(Running(last_progress="an epoch", fails=NO_BROKER))
     with pytest.raises(QueryFailed, match="no broker"):
