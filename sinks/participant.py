@@ -86,12 +86,13 @@ def kafka_cannot(checkpoint: str, first: int) -> str:
     return (
         "krishiv-kafka cannot remove committed records: a topic keeps them, and readers have "
         "them already. Nothing was changed. Two ways on: (1) into another topic, which then "
-        f"has each row once: 'krishiv-spark checkpoint copy {checkpoint} NEW --to {first - 1}', "
-        "then start the query with the checkpoint NEW and another topic (of a fan-out, another "
-        f"target for each route); (2) into the same topic, where the rows of epoch {first} and "
-        "later are then there TWICE, for readers that keep the last record of a key: "
-        f"'krishiv-spark log resolve {log}', 'krishiv-spark checkpoint rewind {checkpoint} --to "
-        f"{first - 1}', then 'krishiv-spark log adopt {log}'"
+        f"has the rows since epoch {first} once: 'krishiv-spark checkpoint copy {checkpoint} NEW "
+        f"--to {first - 1}', then start the query with the checkpoint NEW and another topic (of a "
+        "fan-out, another target for each route); the earlier rows are in the old topic only, so "
+        f"readers take that one up to the end of epoch {first - 1}, then the new one; (2) into the "
+        f"same topic, where the rows of epoch {first} and later are then there TWICE, for readers "
+        f"that keep the last record of a key: 'krishiv-spark log resolve {log}', 'krishiv-spark "
+        f"checkpoint rewind {checkpoint} --to {first - 1}', then 'krishiv-spark log adopt {log}'"
     )
 
 

@@ -178,6 +178,8 @@ def test_a_query_that_writes_to_a_topic_is_refused_with_both_ways_on(checkpoint,
         assert f"'krishiv-spark checkpoint copy {checkpoint} NEW --to 1'" in text
         assert f"'krishiv-spark checkpoint rewind {checkpoint} --to 1'" in text
         assert "log adopt --format kafka" in text
+        assert "which then has the rows since epoch 2 once" in text
+        assert "take that one up to the end of epoch 1, then the new one" in text
     assert files(tmp_path) == before
 
 
