@@ -99,8 +99,9 @@ class AvroPlan:
             if operation not in KNOWN_OPERATIONS:
                 return "has an unknown operation in 'op'"
             name = "before" if operation == "d" else "after"
-            row, fields = row.field(name), fields.field(name).type
-            if row.null_count:
+            names = [each.name for each in row.type]
+            row, fields = row.field(name) if name in names else None, fields.field(name).type
+            if row is None or row.null_count:
                 return f"has the operation {operation!r}, and no row"
         return self._explain_row(row, fields)
 

@@ -61,13 +61,17 @@ def find_form(of: ConnectType, keys: Sequence[str]) -> Form | None:
         SchemaError: If the records are no events.
     """
     fields = {each.get("field"): each for each in of.get("fields") or ()}
-    if "op" in fields and fields.get("source", {}).get("type") == "struct":
+    if _is_envelope(fields):
         return "envelope"
     if changes_no_row(fields.keys()) or str(of.get("name")).startswith(_OF_CONNECTOR):
         return None
     if not fields.keys() >= {*keys}:
         raise SchemaError(describe_strange(keys))
     return "row"
+
+
+def _is_envelope(fields: Mapping[Any, ConnectType]) -> bool:
+    return "op" in fields and fields.get("source", {}).get("type") == "struct"
 
 
 def find_row_columns(of: ConnectType, keys: Sequence[str]) -> pa.Schema:
@@ -93,11 +97,16 @@ def find_row_columns(of: ConnectType, keys: Sequence[str]) -> pa.Schema:
 
 
 def list_columns(schema: ConnectType) -> dict[str, ConnectType]:
-    """Return the types of the columns of a row by name: of an envelope those after the change."""
+    """Return the types of the columns of a row by name: of an envelope those after the change.
+
+    An envelope without rows, such as that of a message, has none.
+    """
     fields = {each.get("field"): each for each in schema.get("fields") or ()}
     inner = fields.get("after") or fields.get("before")
     if inner is not None and inner.get("type") == "struct":
         fields = {each.get("field"): each for each in inner.get("fields") or ()}
+    elif inner is None and _is_envelope(fields):
+        fields = {}
     return {name: each for name, each in fields.items() if isinstance(name, str)}
 
 

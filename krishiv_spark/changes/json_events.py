@@ -201,7 +201,8 @@ class JsonEvents:
             if shape is None:
                 continue
             _add_to_groups(groups, shape, index)
-            if mixed := self._find_mixed(found["after"] if shape.form == "envelope" else found):
+            row = found.get("after") if shape.form == "envelope" else found
+            if mixed := self._find_mixed(row):
                 quoted[index] = _quote_numbers(text, mixed)
         shapes = [(shape, np.array(members, np.int64)) for shape, members in groups]
         return JsonGroups(shapes, wrapped, unreadable, quoted)

@@ -302,6 +302,51 @@ def test_records_about_something_else_change_no_row(registry):
     assert decode(registry, SMALL, *values) == []
 
 
+def make_lean_envelope(**sides):
+    """Return the schema of an envelope with only some of its fields."""
+    whole = make_envelope(NAMED)
+    fields = [each for each in whole["fields"] if each["name"] in ("source", "op")]
+    more = [{"name": name, "type": kind} for name, kind in sides.items()]
+    return {**whole, "fields": [*more, *fields]}
+
+
+def make_lean_event(op, **fields):
+    return {"op": op, "source": {"version": "3", "lsn": 1}, **fields}
+
+
+PREFIX = make_row({"prefix": "string"}, "Message")
+
+
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "after a good one"])
+def test_the_schema_of_a_message_describes_no_columns(registry, is_alone):
+    """Debezium's message of a transaction has neither the row before nor the one after."""
+    of = registry.register(make_lean_envelope(message=PREFIX))
+    message = registry.write(of, make_lean_event("m", message={"prefix": "p"}))
+    schema = registry.register(make_envelope(NAMED))
+    good = registry.write(schema, make_event("c", None, {"id": 1, "name": "a"}))
+    before = [] if is_alone else [good]
+    found = decode(registry, SMALL, *before, message)
+    assert found == [(False, {"id": 1, "name": "a"}, None)] * len(before)
+    decoder = DebeziumDecoder(pa.schema([]), ["id"], DebeziumRules(registry=registry.settings))
+    assert decoder.find_columns(pa.array([message], pa.binary())).schemas == [pa.schema([])]
+
+
+def test_an_envelope_whose_schema_lacks_a_row_is_read_or_bad(registry):
+    before = registry.register(make_lean_envelope(before=make_row({"id": "int"})))
+    delete = registry.write(before, make_lean_event("d", before={"id": 1}))
+    create = registry.write(before, make_lean_event("c", before={"id": 1}))
+    unknown = registry.write(before, make_lean_event("x", before={"id": 1}))
+    assert decode(registry, SMALL, delete) == [(True, {"id": 1, "name": None}, None)]
+    decoder = DebeziumDecoder(SMALL, ["id"], DebeziumRules(registry=registry.settings))
+    values = pa.array([create, delete, unknown], pa.binary())
+    changes, bad = decoder.decode_good(values, pa.nulls(3, pa.binary()), str)
+    assert changes.rows.to_pylist() == [{"id": 1, "name": None}]
+    assert bad == {
+        0: "has the operation 'c', and no row",
+        2: "has an unknown operation in 'op'",
+    }
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [

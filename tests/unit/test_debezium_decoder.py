@@ -5,6 +5,7 @@ import datetime as dt
 import hashlib
 import json
 import os
+import re
 import uuid
 from decimal import Decimal
 from pathlib import Path
@@ -51,6 +52,15 @@ def decode_with(decoder, *values, keys=None):
             found.deletes.to_pylist(), rows, found.kept.to_pylist(), strict=True
         )
     ]
+
+
+def decode_good(columns, *values, keys=None, of=("id",), **rules):
+    """The changes of the good records, and the reasons of the bad ones by their numbers."""
+    return DebeziumDecoder(columns, of, DebeziumRules(**rules)).decode_good(
+        pa.array(list(values), pa.binary()),
+        pa.array(keys or [None] * len(values), pa.binary()),
+        lambda row: f"t-0 at offset {row}",
+    )
 
 
 def value_of(kind, value, **rules):
@@ -345,6 +355,73 @@ def test_records_that_change_no_row_are_skipped():
         write_event("c", None, {"id": 1, "name": "a"}),
     )
     assert [row["id"] for _, row, _ in found] == [1]
+
+
+def write_lean(op, **fields) -> bytes:
+    """Return an envelope with only some of its fields."""
+    return to_json({"op": op, "source": {"connector": "postgresql", "lsn": 1}, **fields})
+
+
+MESSAGE = write_lean("m", message={"prefix": "p", "content": "AA=="})
+LEAN_DELETE = write_lean("d", before={"id": 1})
+GOOD = write_event("c", None, {"id": 2, "name": "b"})
+ADDED = (False, {"id": 2, "name": "b"}, None)
+
+
+@pytest.mark.parametrize("before", [(), (GOOD,)], ids=["alone", "after a good one"])
+@pytest.mark.parametrize(
+    ("event", "wanted"),
+    [(MESSAGE, []), (LEAN_DELETE, [(True, {"id": 1, "name": None}, None)])],
+    ids=["message", "delete"],
+)
+def test_an_envelope_may_lack_the_row_that_its_operation_does_not_have(event, wanted, before):
+    assert decode(SMALL, *before, event) == [ADDED] * len(before) + wanted
+
+
+@pytest.mark.parametrize("before", [(), (GOOD,)], ids=["alone", "after a good one"])
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (write_lean("x"), "has an unknown operation in 'op'"),
+        (write_lean("c", before=None), "has the operation 'c', and no row"),
+        (write_lean("d"), "is a delete, and the record has no key"),
+    ],
+    ids=["unknown", "create", "delete"],
+)
+def test_an_envelope_that_lacks_its_row_is_bad(event, reason, before):
+    at = f"t-0 at offset {len(before)}: the value {reason}"
+    with pytest.raises(SchemaError, match=re.escape(at)):
+        decode(SMALL, *before, event)
+    changes, bad = decode_good(SMALL, *before, event)
+    assert len(changes.rows) == len(before)
+    assert [*bad] == [len(before)]
+    assert bad[len(before)].startswith(reason)
+
+
+def test_a_truncate_may_lack_both_rows():
+    with pytest.raises(SchemaError, match="t-0 at offset 0: the value is the event of a TRUNCATE"):
+        decode(SMALL, write_lean("t"))
+    assert decode(SMALL, write_lean("t"), truncate="ignore") == []
+
+
+MESSAGE_TYPE = {
+    "type": "struct",
+    "name": "io.debezium.connector.postgresql.MessageValue",
+    "fields": [
+        {"type": "string", "field": "op"},
+        {"type": "struct", "field": "source", "fields": []},
+        {"type": "struct", "field": "message", "fields": [{"type": "string", "field": "prefix"}]},
+    ],
+}
+
+
+def test_the_schema_of_a_message_describes_no_columns():
+    """A column of the table may have the name of one of its fields, and another type."""
+    event = wrap(MESSAGE_TYPE, json.loads(MESSAGE))
+    columns = pa.schema([ID, ("name", pa.string()), ("message", pa.int64())])
+    assert decode(columns, event) == []
+    decoder = DebeziumDecoder(pa.schema([]), ["id"], DebeziumRules())
+    assert decoder.find_columns(pa.array([event], pa.binary())).schemas == [pa.schema([])]
 
 
 @pytest.mark.parametrize("neighbours", [(), ("OPEN",), ("NaN",), ("OPEN", "NaN")])
