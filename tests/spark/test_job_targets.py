@@ -1,5 +1,6 @@
 """Jobs whose file was copied, whose outputs were renamed, and whose time is too short."""
 
+import json
 import shutil
 import sys
 import threading
@@ -8,16 +9,20 @@ from contextlib import contextmanager
 import pytest
 from iceberg_life import ids
 from patience import PATIENCE, await_that
+from pg_server import open_killable
+from postgres import require_programs
 from slow_steps import write_slow_step
 from tables import look, make_input
 
 from krishiv_spark import jobs, queries
 from krishiv_spark.errors import CheckpointMismatch, QueryFailed
+from krishiv_spark.jobs.output_targets import describe_target_of_output
 
 ROWS = 10
 INPUT = (
     "inputs: [{{name: src, format: krishiv-parquet, isStream: true, options: {{path: {0}/in}}}}]\n"
 )
+UPDATE = "keys: [id], outputMode: update"
 ENDS = "streaming: {{checkpointLocation: {0}/ck, batchMode: true{1}}}\n"
 
 
@@ -91,7 +96,7 @@ def test_other_tables_of_functions_and_of_sparks_formats_are_refused(here, more)
         others = [here.iceberg("a", "db.z"), here.sparks("b", "b")]
         moved = [here.iceberg("a", "db.a"), here.sparks("b", "z")]
     else:
-        update = ", keys: [id], outputMode: update"
+        update = f", {UPDATE}"
         outputs = [here.iceberg("a", "db.a", more=update), here.sparks("b", "b")]
         others = [here.iceberg("a", "db.z", more=update), here.sparks("b", "b")]
         moved = [outputs[0], here.sparks("b", "z")]
@@ -104,6 +109,38 @@ def test_other_tables_of_functions_and_of_sparks_formats_are_refused(here, more)
     assert ids(here.folder / "wh", "db.a") == list(range(20))
     here.run(*others, more=more, new_targets=["job.a"])
     here.run(*others, more=more)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "path: {0}/wh, table: db.t",
+        "warehouse: {0}/wh, Table: db.t",
+        "warehouse: {0}/wh, PATH: db.t",
+        "iceberg: {{table: db.t, warehouse: {0}/wh}}",
+    ],
+)
+def test_updates_are_written_to_the_table_that_the_file_names(here, options):
+    given = f"options: {{{options.format(here.folder)}}}"
+    output = f"{{name: a, view: src, format: krishiv-iceberg, {given}, {UPDATE}}}"
+    here.run(output)
+    assert ids(here.folder / "wh", "db.t") == list(range(ROWS))
+    described = describe_target_of_output(here.load([output]).jobs[0].outputs[0])
+    plain = here.iceberg("a", "db.t")
+    assert described.is_same(describe_target_of_output(here.load([plain]).jobs[0].outputs[0]))
+
+
+def test_updates_are_written_to_the_table_of_a_database(here):
+    with open_killable(require_programs()) as server:
+        database = server.database
+        database.run("CREATE TABLE counts (id bigint PRIMARY KEY, day text, amount bigint)")
+        options = json.dumps(database.options(table="counts"))
+        output = f"{{name: a, view: src, format: krishiv-postgresql, options: {options}, {UPDATE}}}"
+        here.run(output)
+        more_rows(here)
+        here.run(output)
+        ((rows, distinct),) = database.run("SELECT count(*), count(DISTINCT id) FROM counts")
+        assert (rows, distinct) == (2 * ROWS, 2 * ROWS)
 
 
 def test_queries_from_python_are_checked_by_checkpoint_log_and_target(here):
