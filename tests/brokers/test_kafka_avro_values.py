@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka.schema_registry import SchemaReference
 from registries import registry  # noqa: F401  a fixture
+from registry_server import RegistryHandler, running_registry_server
 
 from krishiv_spark.cli import main
 from krishiv_spark.errors import KrishivError, OffsetError, OptionError, SchemaError
@@ -207,6 +210,71 @@ def test_a_registry_that_is_away_is_waited_for(registry, topic, caplog):  # noqa
         open_registry.cache_clear()  # ids are given again, to other schemas
     with pytest.raises(SchemaError, match="does not have the schema 999"):
         away.find(999)
+
+
+class _Lagging(RegistryHandler):
+    """A server whose first answers to each path are a 404 that the registry has not given."""
+
+    answers: list[bytes]
+    asked: dict[str, int]
+
+    def do_GET(self) -> None:
+        number = self.asked[self.path] = self.asked.get(self.path, 0) + 1
+        if number > len(self.answers):
+            super().do_GET()
+        else:
+            self.send(404, self.answers[number - 1])
+
+
+@contextmanager
+def lagging(registry, *answers, **given):  # noqa: F811
+    """The settings of such a server, and the number of requests for each path."""
+    asked = {}
+    state = {"answers": answers, "asked": asked}
+    with running_registry_server(_Lagging, registry.url, **state) as url:
+        given = {f"registry.{name}": value for name, value in given.items()}
+        yield RegistrySettings.from_options({"registry.url": url, **given}), asked
+
+
+GATEWAYS = [b"<html>404 Not Found</html>", b'{"message": "no Route matched"}', b"null"]
+NOT_YET = b'{"error_code": 40403, "message": "Schema not found"}'
+
+
+@pytest.mark.parametrize(
+    "answers", [GATEWAYS, [NOT_YET]], ids=["a gateway", "a replica without the new id"]
+)
+def test_a_404_that_is_no_answer_of_the_registry_makes_no_value_bad(registry, topic, answers):  # noqa: F811
+    values = registry.serialize(topic, record(ID), {"id": 1}, {"id": 2})
+    found = options(registry, topic)
+    schema = find_schema(found)
+    with lagging(registry, *answers) as (settings, _):
+        reader = RegisteredValues(settings, schema, schema.fields)
+        parsed = reader.parse(pa.array(values, pa.binary()))
+    assert list(parsed.bad) == []
+    assert parsed.objects.to_pylist() == [{"id": 1}, {"id": 2}]
+
+
+def test_a_404_of_a_gateway_does_not_mean_that_a_subject_is_new(registry, topic):  # noqa: F811
+    known = registry.register(f"{topic}-value", record(ID))
+    with lagging(registry, *GATEWAYS) as (settings, _):
+        assert SchemaRegistry(settings).find_newest(f"{topic}-value").id == known
+        assert SchemaRegistry(settings).find_newest(f"{topic}-other") is None
+    with lagging(registry, *GATEWAYS * 9, timeout="1s") as (settings, _):
+        with pytest.raises(KrishivError, match="in vain") as caught:
+            SchemaRegistry(settings).find_newest(f"{topic}-value")
+        assert not isinstance(caught.value, SchemaError)
+
+
+def test_unknown_ids_cost_one_pause_for_all(registry):  # noqa: F811
+    """A topic with damaged values may have thousands."""
+    with lagging(registry) as (settings, asked):
+        found = SchemaRegistry(settings)
+        began = time.monotonic()
+        for number in range(9000, 9020):
+            with pytest.raises(SchemaError, match=f"does not have the schema {number}"):
+                found.find(number)
+        assert time.monotonic() - began < 5
+    assert set(asked.values()) == {2}
 
 
 def test_known_ids_are_read_while_the_registry_is_silent(registry, topic, caplog):  # noqa: F811

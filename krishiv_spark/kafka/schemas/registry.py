@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -88,6 +89,10 @@ _REQUEST_S = 10.0
 _LONGEST_PAUSE_S = 5.0
 _FIRST_PAUSE_S = 0.1
 _NOT_FOUND = 404
+_SCHEMA_NOT_FOUND = 40403
+_REPLICA_S = 0.5
+"""Time after which a replica of the registry knows an id that another one has given."""
+_BETWEEN_PAUSES_S = 10.0
 _CONFLICT = 409
 _REFUSED = {400, 401, 403, 407, 409, 422}
 _KINDS = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json-schema"}
@@ -284,6 +289,7 @@ class SchemaRegistry:
         self._by_id: dict[int, RegisteredSchema] = {}
         self._by_guid: dict[str, RegisteredSchema] = {}
         self._by_text: dict[tuple[str, str, str], RegisteredSchema] = {}
+        self._next_pause_s = 0.0  # by the monotonic clock
 
     def find(self, schema_id: int) -> RegisteredSchema:
         """Return the schema of an id; a registry that is away is waited for.
@@ -321,21 +327,26 @@ class SchemaRegistry:
             SchemaError: If the registry has no such subject or version.
             KrishivError: As for `find`.
         """
+        found = self._ask_version(subject, version)
+        return self._read(found.schema_id, found.schema, found.version)
+
+    def _ask_version(self, subject: str, version: int | None) -> Any:
         which = "latest" if version is None else version
         what = f"version {which} of the subject {subject!r}"
-        found = self._ask(what, lambda: self._client.get_version(subject, which), _AT_START_S)
-        return self._read(found.schema_id, found.schema, found.version)
+        return self._ask(what, lambda: self._client.get_version(subject, which), _AT_START_S)
 
     def find_newest(self, subject: str) -> RegisteredSchema | None:
         """Return the newest version of a subject; None if the registry has no such subject.
 
         Raises:
+            SchemaError: If the registry lacks a schema that it refers to.
             KrishivError: As for `find`.
         """
         try:
-            return self.find_version(subject, None)
+            found = self._ask_version(subject, None)
         except SchemaError:
             return None
+        return self._read(found.schema_id, found.schema, found.version)
 
     def register(self, subject: str, text: str, kind: str = "avro") -> RegisteredSchema:
         """Register a schema in a subject, unless it has it, and return it. Planner.
@@ -417,18 +428,27 @@ class SchemaRegistry:
     def _ask(
         self, what: str, request: Callable[[], Result], usual_s: float, verb: str = "give"
     ) -> Result:
-        """Send a request until the registry answers, or the time is up."""
+        """Send a request until the registry answers, or the time is up.
+
+        Raises:
+            SchemaError: If the registry does not have it, or refuses to register it.
+            KrishivError: As for `find`.
+        """
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         given_s = self._settings.timeout_s
         timeout_s = usual_s if given_s is None else given_s
         backoff = Backoff(timeout_s, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        is_told = False
+        is_told = is_confirmed = False
         while True:
             try:
                 return request()
             except SchemaRegistryError as error:
-                if error.http_status_code == _NOT_FOUND:
+                if error.error_code == _SCHEMA_NOT_FOUND and not is_confirmed:
+                    is_confirmed = True
+                    self._pause_for_replicas()
+                    continue
+                if _is_absent(error):
                     raise SchemaError(
                         f"the schema registry {self._settings.url} does not have {what}"
                     ) from None
@@ -455,6 +475,12 @@ class SchemaRegistry:
                     "long it waits"
                 )
 
+    def _pause_for_replicas(self) -> None:
+        """Give a replica the time to learn a new id, but not again for each of many bad ids."""
+        if time.monotonic() >= self._next_pause_s:
+            time.sleep(_REPLICA_S)
+            self._next_pause_s = time.monotonic() + _BETWEEN_PAUSES_S
+
     def _refused(self, what: str, error: Any) -> KrishivError:
         if error.http_status_code == _CONFLICT:
             return SchemaError(
@@ -470,6 +496,17 @@ class SchemaRegistry:
             f"the schema registry {self._settings.url} refuses to {what} (HTTP "
             f"{error.http_status_code}): {message}{login}"
         )
+
+
+def _is_absent(error: Any) -> bool:
+    """Return True if the registry itself has answered that it does not have something.
+
+    Its answers have a number in ``error_code``: 40401 to 40403, and 404 or 0 from a registry that
+    does not know the address, as of GUIDs. Those of a proxy, as while it restarts, are HTML or
+    other JSON, for which the client gives -1 or None.
+    """
+    code = error.error_code
+    return error.http_status_code == _NOT_FOUND and isinstance(code, int) and code >= 0
 
 
 def _is_same_avro(known: str, text: str) -> bool:
