@@ -30,6 +30,7 @@ from krishiv_spark.changes.connect_types import (
     list_columns,
     to_form,
 )
+from krishiv_spark.changes.decimal_forms import from_decimal_texts
 from krishiv_spark.changes.decoded import Rows
 from krishiv_spark.changes.encodings import build_encoding
 from krishiv_spark.changes.event_rows import (
@@ -311,5 +312,5 @@ def _fit_values(values: pa.Array, kind: pa.DataType) -> pa.Array:
         if pa.types.is_integer(kind):
             raise pa.ArrowInvalid("a number with a fraction")
         if pa.types.is_decimal(kind):
-            return values.cast(pa.string()).cast(kind)
+            return from_decimal_texts(values.cast(pa.string()), kind)
     return values.cast(kind)

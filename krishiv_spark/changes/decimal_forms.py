@@ -6,6 +6,7 @@ A form is bytes, big-endian in two's complement (Connect's ``Decimal``), or base
 from __future__ import annotations
 
 import base64
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,10 @@ __all__ = [
 
 _MOST_BYTES = 16
 _MOST_SCALE = 16_383  # of PostgreSQL
+_MOST_DIGITS = 76
+"""Digits of the widest decimal, and the power of ten at the end of Arrow's table."""
+_MAY_BE_LONG = r"[eE]-|\.[0-9]{38}"
+_NUMBER = re.compile(r"^[+-]?[0-9]*(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+))?$")
 SCALED = pa.struct([("scale", pa.int32()), ("value", pa.string())])
 """Debezium's ``VariableScaleDecimal`` in JSON, with base64."""
 SCALED_BYTES = pa.struct([("scale", pa.int32()), ("value", pa.binary())])
@@ -40,9 +45,28 @@ def _to_bytes(values: pa.Array) -> pa.Array:
 
 
 def from_decimal_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert texts of numbers to decimals of a type."""
-    wide = pa.decimal256(76, kind.scale)
+    """Convert texts of numbers to decimals of a type.
+
+    Raises:
+        ArrowInvalid: If one is no number, or has digits that the type does not have.
+    """
+    suspects = texts.filter(pc.match_substring_regex(texts, _MAY_BE_LONG))
+    if any(_has_long_fraction(text) for text in suspects.to_pylist()):
+        raise pa.ArrowInvalid("a number with digits that no decimal has")
+    wide = pa.decimal256(_MOST_DIGITS, kind.scale)
     return texts.cast(wide).cast(kind)
+
+
+def _has_long_fraction(text: str) -> bool:
+    """Return True if Arrow would look a power of ten up after the end of its table.
+
+    It uses the bytes there as the power, or the process ends.
+    """
+    found = _NUMBER.search(text)
+    if found is None:
+        return False  # Arrow refuses it
+    fraction, exponent = len(found[1] or ""), found[2] or "0"
+    return len(exponent) > _MOST_DIGITS or fraction - int(exponent) > _MOST_DIGITS
 
 
 def from_unscaled(values: pa.Array, scale: int, kind: pa.DataType) -> pa.Array:
@@ -109,7 +133,7 @@ def _rescale(unscaled: pa.Array, scale: int, kind: pa.DataType) -> pa.Array:
     if not -_MOST_BYTES <= scale <= 38:  # noqa: PLR2004  digits of a decimal of 16 bytes
         raise pa.ArrowInvalid("a scale that no decimal has")
     whole = pa.Array.from_buffers(pa.decimal128(38, scale), len(unscaled), unscaled.buffers())
-    return whole.cast(pa.decimal256(76, max(scale, kind.scale))).cast(kind)
+    return whole.cast(pa.decimal256(_MOST_DIGITS, max(scale, kind.scale))).cast(kind)
 
 
 def _read_unscaled(numbers: pa.Array) -> pa.Array:

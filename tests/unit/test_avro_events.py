@@ -203,6 +203,13 @@ def test_a_value_that_does_not_fit_names_its_record_and_column(registry, kind, a
     assert str(caught.value).startswith("t-0 at offset ")
 
 
+@pytest.mark.parametrize("value", [1e-195, 1e-300, 1e-40])
+def test_a_number_near_zero_is_no_decimal(registry, value):
+    """Arrow looks its power of ten up behind the end of a table, and the process ends."""
+    with pytest.raises(SchemaError, match="column 'x' that cannot be read as decimal128"):
+        value_of(registry, pa.decimal128(12, 2), "double", value)
+
+
 def test_operations_keys_and_tombstones(registry):
     schema = registry.register(make_envelope(NAMED))
     key_schema = registry.register(make_row({"id": "int"}, "Key"))

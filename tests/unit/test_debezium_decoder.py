@@ -145,6 +145,37 @@ def test_each_form_of_a_value_becomes_the_value_of_its_column(kind, given, rules
     assert value_of(kind, None, **rules) is None
 
 
+TINY = [
+    "1e-100000000",
+    "1e-195",
+    "1E-40",
+    f"0.{'0' * 195}1",
+    f"0.{'0' * 50}1e-30",
+    "1e-" + "9" * 99,
+]
+
+
+@pytest.mark.parametrize("text", TINY, ids=lambda text: text[:12])
+def test_a_text_with_digits_that_no_decimal_has_is_bad(text):
+    """Arrow looks its power of ten up behind the end of a table, and the process ends."""
+    columns = pa.schema([ID, ("x", pa.decimal128(12, 2))])
+    good, bad = (write_event("c", None, {"id": 1, "x": each}) for each in ("1.25", text))
+    rules = {"values": ValueRules(decimals="string")}
+    reason = r"has a value in column 'x' that cannot be read as decimal128\(12, 2\)"
+    with pytest.raises(SchemaError, match=f"t-0 at offset 1: the value {reason}"):
+        decode(columns, good, bad, **rules)
+    changes, reasons = decode_good(columns, good, bad, **rules)
+    assert changes.rows["x"].to_pylist() == [Decimal("1.25")]
+    assert [*reasons] == [1]
+    assert re.fullmatch(reason, reasons[1])
+
+
+@pytest.mark.parametrize("text", ["0E-40", "0.000000e-60", "125e-2", f"1.25{'0' * 60}", "1e-0002"])
+def test_a_text_with_as_many_digits_as_a_decimal_is_read(text):
+    rules = {"decimals": "string"}
+    assert value_of(pa.decimal128(12, 2), text, **rules) == Decimal(text)
+
+
 def test_arrays_with_nan_are_read_beside_others_and_texts_that_look_like_them():
     columns = pa.schema([ID, ("x", pa.list_(pa.float64())), ("note", pa.string())])
     note = '"x":[1,"NaN"]'
