@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -61,6 +62,56 @@ def test_required_fields_are_not_null_unless_null_is_a_type():
     schema = {**of(a={"type": "integer"}, b={"type": ["null", "string"]}), "required": ["a", "b"]}
     found = parse_json_schema(json.dumps(schema))
     assert [each.nullable for each in found.type] == [False, True]
+
+
+REF = {"$ref": "#/definitions/Base"}
+SAME_AS_REF = [
+    ({"type": "object", "allOf": [REF], "title": "x", "additionalProperties": False}, "id"),
+    ({"oneOf": [{"type": "null"}, REF], "description": "x"}, "id"),
+    ({**REF, "title": "x", "definitions": {}}, "id"),
+    ({"allOf": [REF], "required": ["name"]}, "name"),
+    ({"allOf": [{"anyOf": [REF]}], "required": ["name"]}, "name"),
+    ({**REF, "required": ["name"]}, "name"),
+]
+
+
+def read_beside_base(schema, **more):
+    base = {**of(id={"type": "integer"}, name={"type": "string"}), "required": ["id"]}
+    return parse_json_schema(json.dumps({**schema, "definitions": {"Base": base}, **more}))
+
+
+@pytest.mark.parametrize(("schema", "required"), SAME_AS_REF)
+def test_words_beside_a_reference_that_change_no_type(schema, required):
+    found = read_beside_base(schema).type
+    assert [(each.name, each.nullable) for each in found] == [
+        ("id", False),
+        ("name", required != "name"),
+    ]
+
+
+OTHERS = [of(extra={"type": "string"}), {"items": {}}, {"additionalProperties": {"type": "null"}}]
+ALONE = [{"allOf": [REF]}, {"anyOf": [REF]}, {"oneOf": [{"type": "null"}, REF]}, REF]
+
+
+@pytest.mark.parametrize("other", [*OTHERS, {"patternProperties": {"x": {}}}])
+@pytest.mark.parametrize("alone", ALONE, ids=json.dumps)
+def test_words_beside_a_reference_that_change_the_type_are_refused_by_name(alone, other):
+    word, reference = next(word for word in other if word != "type"), next(iter(alone))
+    message = re.escape(f"it has '{word}' beside '{reference}'")
+    with pytest.raises(SchemaError, match=f"the value of .* {message}"):
+        read_beside_base({**alone, **other})
+
+
+def test_two_lists_of_schemas_are_refused_by_name():
+    with pytest.raises(SchemaError, match="it has 'anyOf' beside 'allOf'"):
+        read_beside_base({"allOf": [REF], "anyOf": [of(extra={"type": "string"})]})
+
+
+@pytest.mark.parametrize("draft", ["draft-04", "draft-06", "draft-07"])
+def test_older_drafts_ignore_the_words_beside_a_reference(draft):
+    dialect = f"http://json-schema.org/{draft}/schema#"
+    found = read_beside_base({**REF, **OTHERS[0], "required": ["name"], "$schema": dialect}).type
+    assert [(each.name, each.nullable) for each in found] == [("id", False), ("name", True)]
 
 
 REFUSED = [

@@ -25,6 +25,12 @@ _SIMPLE = {
 }
 _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
 
+_CHOICES = ("allOf", "anyOf", "oneOf")
+_OF_COLUMNS = ("properties", "patternProperties", "additionalProperties", "items")
+"""Words that describe columns, unless their value is true or false."""
+_OLD_DRAFTS = ("draft-03", "draft-04", "draft-05", "draft-06", "draft-07")
+"""Dialects in which the words beside a reference have no meaning."""
+
 _Path: TypeAlias = "tuple[str, ...]"
 
 
@@ -37,8 +43,8 @@ def parse_json_schema(text: str, references: Sequence[tuple[str, str]] = ()) -> 
 
     Raises:
         SchemaError: If a text is no valid JSON, or if a type cannot be a column's: a type that
-            contains itself, a union of several types, an object whose fields are not declared. It
-            names the field.
+            contains itself, a union of several types, an object whose fields are not declared, or
+            are declared beside a reference to another object. It names the field.
     """
     return parse_written_schema(text, references)[0]
 
@@ -103,10 +109,12 @@ class _SchemaParser:
         if not isinstance(schema, dict):
             raise self._refused(path, "any value is allowed")
         if "$ref" in schema:
-            return self._follow(schema["$ref"], document, path, seen)
-        for word in ("allOf", "anyOf", "oneOf"):
+            beside = self._check_beside("$ref", schema, document, path)
+            return self._follow(beside, document, path, seen)
+        for word in _CHOICES:
             if word in schema:
-                return self._choose(word, schema[word], document, path, seen)
+                beside = self._check_beside(word, schema, document, path)
+                return self._choose(word, beside, document, path, seen)
         kinds = schema.get("type", _guess(schema))
         kinds = [kinds] if isinstance(kinds, str) else list(kinds or ())
         others = [each for each in kinds if each != "null"] or kinds
@@ -153,19 +161,42 @@ class _SchemaParser:
                 self.required_nulls.add((*path, name))
         return pa.struct(found)
 
+    def _check_beside(
+        self, word: str, schema: Mapping[str, Any], document: str, path: _Path
+    ) -> Mapping[str, Any]:
+        """Refuse words that describe columns beside a word that refers to other schemas.
+
+        Returns:
+            The schema, or only its reference if the words beside it have no meaning.
+
+        Raises:
+            SchemaError: If there is one.
+        """
+        main = self._documents.get(document)
+        dialect = str(main.get("$schema", "")) if isinstance(main, dict) else ""
+        if word == "$ref" and any(each in dialect for each in _OLD_DRAFTS):
+            return {"$ref": schema["$ref"]}
+        for other in (*_OF_COLUMNS, *_CHOICES):
+            given = schema.get(other)
+            if other != word and given is not None and not isinstance(given, bool):
+                raise self._refused(path, f"it has {other!r} beside {word!r}")
+        return schema
+
     def _choose(
-        self, word: str, schemas: Any, document: str, path: _Path, seen: _Path
+        self, word: str, schema: Mapping[str, Any], document: str, path: _Path, seen: _Path
     ) -> tuple[pa.DataType, bool]:
         """Return the only schema of a list that is not null."""
+        schemas = schema[word]
         others = [each for each in schemas if each != {"type": "null"}]
         if len(others) != 1:
             raise self._refused(path, f"{word!r} has several schemas")
-        kind, nullable = self.parse(others[0], document, path, seen)
+        kind, nullable = self.parse(_require(schema, others[0]), document, path, seen)
         return kind, nullable or len(others) < len(schemas)
 
     def _follow(
-        self, reference: str, document: str, path: _Path, seen: _Path
+        self, schema: Mapping[str, Any], document: str, path: _Path, seen: _Path
     ) -> tuple[pa.DataType, bool]:
+        reference = schema["$ref"]
         name, _, pointer = reference.partition("#")
         target = f"{name or document}#{pointer.rstrip('/')}"
         if target in seen or (target == "#" and document == ""):
@@ -176,7 +207,7 @@ class _SchemaParser:
             found = found.get(key) if isinstance(found, dict) else None
         if found is None:
             raise self._refused(path, f"the reference {reference!r} leads to no schema")
-        return self.parse(found, name or document, path, (*seen, target))
+        return self.parse(_require(schema, found), name or document, path, (*seen, target))
 
     def _refused(self, path: _Path, reason: str) -> SchemaError:
         where = f"the field {'.'.join(path)}" if path else "the value"
@@ -184,6 +215,13 @@ class _SchemaParser:
             f"{where} of the JSON Schema cannot be a column: {reason}. Read the value as bytes, or "
             "set 'valueFormat' = 'json' with the fields to read"
         )
+
+
+def _require(outer: Mapping[str, Any], inner: Any) -> Any:
+    """Return a schema with the required fields of the one that refers to it."""
+    if not outer.get("required") or not isinstance(inner, dict):
+        return inner
+    return {**inner, "required": [*(inner.get("required") or ()), *outer["required"]]}
 
 
 def _guess(schema: Mapping[str, Any]) -> str | None:
