@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 from decimal import Decimal
 
 import fastavro
@@ -33,6 +34,7 @@ KNOWN = {
     "time-micros": "a number; TIME(6) in Spark, which PySpark 4.0 does not have",
     "text": "bytes that are no UTF-8 are a bad record; Spark has an invalid STRING",
     "scale": "a decimal of another scale is a bad record; Spark reads another number",
+    "unit": "a time of another unit is the same time; Spark reads its number",
     "an alias that is the name of another field": "the field of the name counts, and the alias "
     "finds nothing; in Spark the alias counts, and a field is missing",
 }
@@ -47,8 +49,9 @@ KNOWN_OF_FASTAVRO = {
     "default of record": "fastavro does not use the defaults within it",
     "default of decimal": "fastavro returns the text of the schema",
 }
-"""The differences to fastavro, besides decimals of another scale and the branches of unions: it
-takes the first one to which a number can be promoted, and not the one of the number's own type."""
+"""The differences to fastavro, besides decimals of another scale, times of another unit and the
+branches of unions: it takes the first one to which a number can be promoted, and not the one of the
+number's own type."""
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +172,8 @@ def explain(pair, ours, theirs):  # noqa: PLR0911  one per difference
         return "timestamp-nanos"
     if ours[0] != theirs[0] and ours[0] != theirs[0].replace("time(6)", "bigint"):
         return None
+    if _has_other_unit(pair):
+        return "unit"
     different = [(a, b) for a, b in zip(ours[1], theirs[1], strict=True) if a != b]
     if not different or pair.name.endswith((" time-micros", " [null, time-micros]")):
         return "time-micros"
@@ -225,7 +230,12 @@ def _sort_maps(value):
 def is_known_of_fastavro(pair):
     kind = pair.reader["fields"][-1]["type"]
     is_choice = isinstance(kind, list) and len([each for each in kind if each != "null"]) > 1
-    return pair.name in KNOWN_OF_FASTAVRO or is_choice or _has_other_scale(pair)
+    return (
+        pair.name in KNOWN_OF_FASTAVRO
+        or is_choice
+        or _has_other_scale(pair)
+        or _has_other_unit(pair)
+    )
 
 
 def _has_other_scale(pair):
@@ -233,6 +243,15 @@ def _has_other_scale(pair):
         [True, False],
         [False, True],
     )
+
+
+_UNITS = re.compile(r'"logicalType": "(?:local-)?(time(?:stamp)?)-(millis|micros|nanos)"')
+
+
+def _has_other_unit(pair):
+    """True if both schemas have times of one kind, and of different units."""
+    found = [{*_UNITS.findall(json.dumps(each))} for each in (pair.writer, pair.reader)]
+    return any(one[0] == other[0] and one[1] != other[1] for one in found[0] for other in found[1])
 
 
 def read_by_fastavro(pair, records):

@@ -144,6 +144,56 @@ def test_a_missing_field_without_default_is_an_error_before_any_record():
         decode(record(of("a", "int")), [], record(of("a", "int"), of("b", "int")))
 
 
+INSTANT = dt.datetime(1969, 12, 31, 23, 59, 59, 123000)  # noqa: DTZ001  a wall time, below 0
+STORED = {"millis": -877, "micros": -877_000, "nanos": -877_000_000}
+
+
+def time_of(logical, kind="long"):
+    """The type of a time; `read_times` writes its numbers."""
+    return {"type": kind, "logicalType": logical}
+
+
+def read_times(written, read, *numbers):
+    plain = record(of("a", "long"))
+    return decode(
+        record(of("a", written)), encode(plain, *({"a": n} for n in numbers)), record(of("a", read))
+    )
+
+
+@pytest.mark.parametrize("local", ["", "local-"])
+@pytest.mark.parametrize("read", STORED)
+@pytest.mark.parametrize("written", STORED)
+def test_a_time_of_another_unit_is_the_same_time(written, read, local):
+    """The column of nanoseconds is a number: it has the unit of the reader's schema."""
+    units = [time_of(f"{local}timestamp-{unit}") for unit in (written, read)]
+    wanted = STORED[read] if read == "nanos" else INSTANT.replace(tzinfo=None if local else dt.UTC)
+    assert read_times(*units, STORED[written]).values.to_pylist() == [{"a": wanted}]
+    assert read_times(units[0], [units[1], "null"], STORED[written]).values.to_pylist() == [
+        {"a": wanted}
+    ]
+
+
+def test_a_time_of_another_unit_is_cut_off_or_out_of_range():
+    millis, micros, nanos = (time_of(f"timestamp-{unit}") for unit in STORED)
+    found = read_times(nanos, micros, -1, 2**63 - 1).values.field("a").cast(pa.int64())
+    assert found.to_pylist() == [-1, (2**63 - 1) // 1000]
+    for writer, most in ((millis, (2**63 - 1) // 10**6), (micros, (2**63 - 1) // 1000)):
+        found = read_times(writer, nanos, most, most + 1, -most, -most - 1)
+        reason = "field a: a time is out of range"
+        assert found.errors == {1: reason, 3: reason}
+
+
+def test_a_time_of_day_of_another_unit_is_the_same_time():
+    millis, micros = time_of("time-millis", "int"), time_of("time-micros")
+    assert read_times(millis, micros, 7).values.to_pylist() == [{"a": 7000}]
+
+
+def test_a_number_without_a_unit_has_that_of_the_reader():
+    millis, instant = time_of("timestamp-millis"), INSTANT.replace(tzinfo=dt.UTC)
+    assert read_times("long", millis, -877).values.to_pylist() == [{"a": instant}]
+    assert read_times(millis, "long", -877).values.to_pylist() == [{"a": -877}]
+
+
 def test_an_alias_finds_the_writers_field():
     writer = record(of("old", "int"))
     reader = record(of("new", "long", aliases=["old"]))

@@ -62,12 +62,14 @@ _FLOAT, _DOUBLE, _ENUM, _DECIMAL, _UNION = Op.FLOAT, Op.DOUBLE, Op.ENUM, Op.DECI
 _JUMP, _NULLS, _VALID, _LIST, _NEXT = Op.JUMP, Op.NULLS, Op.VALID, Op.LIST, Op.NEXT
 _CONSTANT, _RETURN = Op.CONSTANT, Op.RETURN
 _TO_FLOAT, _TO_DOUBLE = Converter.TO_FLOAT, Converter.TO_DOUBLE
-_TO_MICROS, _SKIP = Converter.MILLIS_TO_MICROS, Converter.SKIP
+_TIMES_1000, _TIMES_1000000 = Converter.TIMES_1000, Converter.TIMES_1000000
+_OVER_1000, _SKIP = Converter.OVER_1000, Converter.SKIP
 
 _MIN = -(2**63)
 _MAX_INT, _MIN_INT = 2**31 - 1, -(2**31)
 _INT_BITS = 32
-_MOST_MILLIS = (2**63 - 1) // 1000
+_MOST_TIMES_1000 = (2**63 - 1) // 1000
+_MOST_TIMES_1000000 = (2**63 - 1) // 1_000_000
 _NEGATIVE = 0x80
 _MOST_EMPTY = 2**20
 """Elements without bytes that a block may have: its size in bytes limits all others."""
@@ -167,11 +169,18 @@ def decode_records(
                 if three == _INT_BITS and (value > _MAX_INT or value < _MIN_INT):
                     error = BAD_NUMBER
                     break
-                if two == _TO_MICROS:
-                    if value > _MOST_MILLIS or value < -_MOST_MILLIS:
+                if two == _TIMES_1000:
+                    if value > _MOST_TIMES_1000 or value < -_MOST_TIMES_1000:
                         error = BAD_TIME
                         break
                     value *= 1000
+                elif two == _TIMES_1000000:
+                    if value > _MOST_TIMES_1000000 or value < -_MOST_TIMES_1000000:
+                        error = BAD_TIME
+                        break
+                    value *= 1_000_000
+                elif two == _OVER_1000:
+                    value //= 1000
                 elif two == _TO_DOUBLE:
                     double[0] = value
                     value = double_bits[0]

@@ -53,7 +53,7 @@ class Op:
 class Converter:
     """Conversions of a whole number on its way into a column."""
 
-    NONE, TO_FLOAT, TO_DOUBLE, MILLIS_TO_MICROS, SKIP = range(5)
+    NONE, TO_FLOAT, TO_DOUBLE, TIMES_1000, SKIP, TIMES_1000000, OVER_1000 = range(7)
 
 
 @dataclass
@@ -317,7 +317,7 @@ class _Compiler:
     def _emit_value(self, writer: AvroType, reader: AvroType, column: Column) -> None:
         kind = writer.kind
         if kind in _NUMBERS:
-            self.add(Op.NUMBER, column.index, _converter(reader), _NUMBERS[kind])
+            self.add(Op.NUMBER, column.index, _converter(writer, reader), _NUMBERS[kind])
         elif reader.logical == "decimal":
             self._emit_decimal(writer, reader, column)
         elif kind in {"string", "bytes"}:
@@ -456,13 +456,35 @@ def _column_kind(of: AvroType) -> str:
     return kinds.get(of.kind, "number")
 
 
-def _converter(reader: AvroType) -> int:
+def _converter(writer: AvroType, reader: AvroType) -> int:
     if reader.kind == "float":
         return Converter.TO_FLOAT
     if reader.kind == "double":
         return Converter.TO_DOUBLE
-    millis = (reader.logical or "").endswith("timestamp-millis")
-    return Converter.MILLIS_TO_MICROS if millis else Converter.NONE
+    if not reader.time:
+        return Converter.NONE
+    # Timestamps are stored in microseconds, and other times in the unit of the reader's schema.
+    stored = "timestamp-micros" if pa.types.is_timestamp(reader.arrow) else reader.time
+    is_same = writer.time.partition("-")[0] == reader.time.partition("-")[0]
+    given = writer.time if is_same else reader.time
+    return _CONVERTERS[_NANOS[given], _NANOS[stored]]
+
+
+_NANOS = {
+    "time-millis": 1_000_000,
+    "time-micros": 1000,
+    "timestamp-millis": 1_000_000,
+    "timestamp-micros": 1000,
+    "timestamp-nanos": 1,
+}
+_CONVERTERS = {
+    **{(unit, unit): Converter.NONE for unit in _NANOS.values()},
+    (1_000_000, 1000): Converter.TIMES_1000,
+    (1000, 1): Converter.TIMES_1000,
+    (1_000_000, 1): Converter.TIMES_1000000,
+    (1, 1000): Converter.OVER_1000,
+}
+"""By the nanoseconds of the writer's unit and of the column's."""
 
 
 def _smallest(of: AvroType) -> int:

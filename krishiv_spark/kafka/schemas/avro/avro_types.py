@@ -39,6 +39,15 @@ _LOGICAL = {
 """Logical types that change the Arrow type. Others, such as `uuid` or `time-millis`, are read as
 their base type: Spark has no such type, and `from_avro` does the same."""
 
+_TIMES = {
+    ("int", "time-millis"),
+    ("long", "time-micros"),
+    ("long", "timestamp-millis"),
+    ("long", "timestamp-micros"),
+    ("long", "timestamp-nanos"),
+}
+"""Logical types of numbers whose unit a writer may change: no rule of compatibility compares it."""
+
 _MOST_DIGITS = 38  # of Spark's DECIMAL, and of Arrow's decimal128
 
 
@@ -70,6 +79,7 @@ class AvroType:
         name: The full name of a named type.
         aliases: Its other full names.
         logical: The logical type, if this package treats it specially; otherwise None.
+        time: The logical type of a number that is a time, without "local-"; empty for others.
         size: Bytes of a fixed.
         precision: Digits of a decimal.
         scale: Digits of a decimal after the point.
@@ -83,6 +93,7 @@ class AvroType:
     name: str = ""
     aliases: tuple[str, ...] = ()
     logical: str | None = None
+    time: str = ""
     size: int = 0
     precision: int = 0
     scale: int = 0
@@ -237,4 +248,6 @@ def _logical(raw: Mapping[str, Any], kind: str) -> dict[str, Any]:
                 )
             return {"logical": logical, "precision": precision, "scale": scale}
         return {}
-    return {"logical": logical} if (kind, logical) in _LOGICAL else {}
+    time = str(logical).removeprefix("local-")
+    found: dict[str, Any] = {"time": time} if (kind, time) in _TIMES else {}
+    return {"logical": logical, **found} if (kind, logical) in _LOGICAL else found
