@@ -68,7 +68,7 @@ class OAuthLogin:
         read_s: Time limit of its answer.
     """
 
-    url: str = ""
+    url: str = field(default="", repr=False)
     file: str = ""
     command: tuple[str, ...] = ()
     client_id: str = ""
@@ -138,14 +138,19 @@ class OAuthLogin:
         """The source of the tokens, for messages; without secrets."""
         if self.command:
             return f"the token command {os.path.basename(self.command[0])!r}"
-        return f"the token file {self.file!r}" if self.file else f"the token endpoint {self.url}"
+        if self.file:
+            return f"the token file {self.file!r}"
+        shown = urlunsplit(urlsplit(self.url)._replace(query="", fragment=""))
+        return f"the token endpoint {shown}"
 
     def secrets(self) -> set[str]:
-        """Return the secret of the client, for texts that must not show it.
+        """Return the secrets of the client and the address, for texts that must not show them.
 
-        An encoded secret is hidden too: its base64 is not that of the secret itself.
+        An encoded secret is hidden too: its base64 is not that of the secret itself. The query of
+        an address may contain a key.
         """
-        return {self.client_secret, quote_plus(self.client_secret)} - {""}
+        encoded = quote_plus(self.client_secret)
+        return {self.client_secret, encoded, urlsplit(self.url).query} - {""}
 
 
 def _check_msk(given: Collection[str]) -> None:

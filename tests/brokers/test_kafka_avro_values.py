@@ -320,6 +320,9 @@ def test_no_secret_is_shown():
     with pytest.raises(KrishivError) as caught:
         SchemaRegistry(found).find(1)
     assert "hidden-word" not in f"{caught.value} {found}"
+    for url in ("http://127.0.0.1:1?key=hidden-word", "http://127.0.0.1:1/#hidden-word,http://x"):
+        found = RegistrySettings.from_options({"registry.url": url})
+        assert "hidden-word" not in f"{found.url} {found}"
     login = {
         "registry.url": "http://127.0.0.1:1",
         "registry.basic.auth.user.info": "me:hidden-word",

@@ -285,6 +285,21 @@ def test_an_endpoint_that_does_not_give_a_token(server, case):
     assert took_s < 10
 
 
+KEY = "canary-key-51"
+
+
+@pytest.mark.parametrize("case", [*ANSWERS, "repeats its address", "is away"])
+def test_a_key_in_the_address_of_an_endpoint_is_in_no_error(server, case):
+    url = "http://127.0.0.1:1/token" if case == "is away" else server.url
+    said = json.dumps({"error": f"no route to /token?code={KEY}"})
+    server.answer = ANSWERS[case][0] if case in ANSWERS else (404, said)
+    config = client_of(f"{url}?code={KEY}#{KEY}")
+    with pytest.raises(KafkaFailedError, match=f"the token endpoint {url} ") as failed:
+        KafkaClient(config, at_start=True)
+    assert KEY not in "".join(texts_of(failed.value))
+    assert KEY not in repr(config.login)
+
+
 def test_an_endpoint_that_is_slow(server, monkeypatch):
     monkeypatch.setattr("krishiv_spark.kafka.client._FIRST_TOKEN_S", 1.0)
     server.delay_s = 3

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -223,8 +224,8 @@ class RegistrySettings:
 
     @property
     def url(self) -> str:
-        """The address, without a login."""
-        return self.hide(dict(self.values)["url"])
+        """The address, without a login and a query, which may contain a key."""
+        return self.hide(re.sub(r"[?#][^,]*", "", dict(self.values)["url"]))
 
     def hide(self, text: str) -> str:
         """Return a text without the secrets of the settings."""
