@@ -11,6 +11,7 @@ such a record it deletes nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from krishiv_spark.kafka.schemas.registry import RegistrySettings
 
 __all__ = ["DebeziumDecoder", "DebeziumRules", "FoundColumns"]
+
+_log = logging.getLogger(__name__)
 
 _MOST_NAMES = 5
 _SAMPLED = 100
@@ -151,7 +154,8 @@ class DebeziumDecoder:
         self._avro = self._create_avro()
         self._plans: dict[bytes | None, JsonPlan] = {}
         self._of_keys: DebeziumDecoder | None = None
-        self._has_rows = False
+        self._forms: set[Form] = set()
+        self._passed: list[int] = []
         self._found: dict[bytes | int, pa.Schema] = {}
 
     def _create_avro(self) -> AvroEvents | None:
@@ -182,6 +186,14 @@ class DebeziumDecoder:
                 f"{locate(error.row)}: the value {error.reason}. Nothing of this batch was "
                 "written; the query repeats it, and may continue with its checkpoint"
             ) from None
+        if self._passed:
+            _log.warning(
+                "%s: the record, one of %d like it, has no value and no key of the table, and "
+                "deletes nothing. In a topic of rows alone it may have been a delete: give the "
+                "records the key of the table, or set 'keyColumns'",
+                locate(self._passed[0]),
+                len(self._passed),
+            )
         found = sort_changes(pieces, self.columns)
         return replace(found, origins=gather_origins(self._reader.origins, found.records))
 
@@ -239,6 +251,7 @@ class DebeziumDecoder:
 
     def _decode_all(self, values: pa.Array, keys: pa.Array) -> Iterator[Changes]:
         self._reader.forget()
+        self._passed.clear()
         missing = values.is_null().to_numpy(zero_copy_only=False)
         present = np.flatnonzero(~missing)
         if len(present):
@@ -397,7 +410,7 @@ class DebeziumDecoder:
             return None
         # Only now it is certain that the records have this form.
         self._check_unknown(unknown, rows)
-        self._has_rows |= plan.form == "row"
+        self._forms.add(plan.form)
         return made
 
     def _may_be_others(self, made: Sequence[Changes]) -> bool:
@@ -426,7 +439,8 @@ class DebeziumDecoder:
         Args:
             keys: The keys of all records.
             rows: The records.
-            is_needed: Whether a record without such a key is bad; otherwise it changes nothing.
+            is_needed: Whether a record without such a key is bad; otherwise it changes nothing. It
+                is added to `_passed` if this task does not know the form of other records.
         """
         if self._of_keys is None:
             columns = pa.schema([self.columns.field(name) for name in self._keys])
@@ -435,10 +449,12 @@ class DebeziumDecoder:
             )
             self._of_keys = DebeziumDecoder(columns, self._keys, rules, self._bad)
         # Of rows alone, a tombstone may be the only trace of a delete.
-        is_needed |= self._has_rows
+        is_needed |= "row" in self._forms
         for row in self._find_strange_keys(keys, rows):
             if is_needed:
                 self._bad.add(row, f"is a delete, and {_ADVICE_KEY}")
+            elif not self._forms:
+                self._passed.append(row)
             rows = rows[rows != row]
         if not len(rows):
             return

@@ -604,6 +604,31 @@ def test_a_tombstone_without_the_key_is_an_error_among_rows():
         decode(SMALL, row, None, keys=[b'{"nr":1}'] * 2)
 
 
+@pytest.mark.parametrize("tombstones", [1, 3])
+def test_a_tombstone_without_the_key_is_named_if_the_form_of_records_is_unknown(tombstones, caplog):
+    """Another task may have read the rows of the topic: this one has read nothing else."""
+    event, row = write_event("c", None, {"id": 1, "name": "a"}), to_json({"id": 1, "name": "a"})
+    decoder = DebeziumDecoder(SMALL, ["id"], DebeziumRules())
+    given = {"keys": [b'{"nr":1}'] * tombstones}
+    assert decode_with(decoder, *[None] * tombstones, **given) == []
+    (warned,) = caplog.messages
+    assert warned.startswith(
+        f"t-0 at offset 0: the record, one of {tombstones} like it, has no value"
+    )
+    caplog.clear()
+    decode_with(decoder, event)
+    assert decode_with(decoder, *[None] * tombstones, **given) == []
+    assert caplog.messages == []
+    decode_with(decoder, row)
+    with pytest.raises(SchemaError, match="offset 0: the value is a delete"):
+        decode_with(decoder, *[None] * tombstones, **given)
+
+
+def test_a_tombstone_with_the_key_needs_no_warning(caplog):
+    assert decode(SMALL, None, keys=[b'{"id":1}']) == [(True, {"id": 1, "name": None}, None)]
+    assert caplog.messages == []
+
+
 NUMBERS = st.decimals(-(10**9), 10**9, places=2, allow_nan=False)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))
 ROWS = st.fixed_dictionaries(
