@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -123,9 +124,14 @@ def _format_scaled(scale: int | None, value: str | bytes | None) -> str:
     data = value if isinstance(value, bytes) else base64.b64decode(value, validate=True)
     number = int.from_bytes(data, "big", signed=True)
     if scale <= 0:
-        return str(number * 10**-scale)
-    digits = str(abs(number)).rjust(scale + 1, "0")
+        return _format_whole(number * 10**-scale)
+    digits = _format_whole(abs(number)).rjust(scale + 1, "0")
     return f"{'-' if number < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
+
+
+def _format_whole(number: int) -> str:
+    """Return all digits: `str` refuses more than 4 300, and a decimal is exact for any number."""
+    return format(Decimal(number), "f")
 
 
 def _rescale(unscaled: pa.Array, scale: int, kind: pa.DataType) -> pa.Array:

@@ -145,6 +145,22 @@ def test_each_form_of_a_value_becomes_the_value_of_its_column(kind, given, rules
     assert value_of(kind, None, **rules) is None
 
 
+def write_digits(digits, scale):
+    """A number of this many nines, as Debezium writes it."""
+    number = 10**digits - 1
+    data = number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+    return {"scale": scale, "value": base64.b64encode(data).decode()}
+
+
+@pytest.mark.parametrize("digits", [5000, 131_072])  # the most of PostgreSQL before the point
+def test_a_text_has_all_digits_of_a_number_however_many(digits):
+    nines = "9" * digits
+    assert value_of(pa.string(), write_digits(digits, 0)) == nines
+    assert value_of(pa.string(), write_digits(digits, -2)) == f"{nines}00"
+    assert value_of(pa.string(), write_digits(digits, 3)) == f"{nines[3:]}.999"
+    assert value_of(pa.string(), write_digits(5, 16_383)) == f"0.{'0' * 16_378}99999"
+
+
 TINY = [
     "1e-100000000",
     "1e-195",
