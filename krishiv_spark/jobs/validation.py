@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import methodcaller
 from pathlib import Path
 from types import UnionType
@@ -51,8 +51,9 @@ def read_nodes(file: Path, problems: Problems, variables: Variables) -> YamlNode
         raise ManifestError(show_text(f"{problems.file}: cannot be read: {error}")) from None
     variables.read_from(text)
 
-    def substitute(value: str, path: NodePath) -> str:
-        dialect = dialect_of(path)
+    def substitute(value: str, path: NodePath, find: Callable[[str], str | None]) -> str:
+        function = find("python") if path[-2:-1] == ("arguments",) else None
+        dialect = dialect_of(path, function and variables.substitute(function))
         if dialect is None:
             return variables.substitute(value)
         return substitute_sql(value, variables, dialect)

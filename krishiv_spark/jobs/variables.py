@@ -225,14 +225,21 @@ _COLUMNS = {
 """By key, the keys that may contain it."""
 
 
-def dialect_of(path: _Path) -> Dialect | None:
+_RULES = {"krishiv_spark:with_rules", "krishiv_spark.sinks.fanout.letter_rules:with_rules"}
+"""The functions of steps whose arguments are conditions in SQL."""
+
+
+def dialect_of(path: _Path, function: str | None = None) -> Dialect | None:
     """Return the language of the text at a path of a job file; None for a plain text.
 
     Args:
         path: The keys and indexes of the path.
+        function: For an argument of a step, the function that the step calls.
     """
     keys = [part for part in path if isinstance(part, str)]
     key, around = keys[-1] if keys else "", keys[-2] if len(keys) > 1 else ""
+    if around == "arguments" and function in _RULES:
+        return Dialect.SPARK
     if key == "sql" and around in _STEPS:
         return Dialect.QUERY
     if around in _COLUMNS.get(key, ()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
@@ -188,9 +188,12 @@ class YamlNode:
         return self.items[part] if part < len(self.items) else None
 
 
-def read_yaml(
-    text: str, problems: Problems, substitute: Callable[[str, NodePath], str]
-) -> YamlNode:
+Substitute: TypeAlias = "Callable[[str, NodePath, Callable[[str], str | None]], str]"
+"""Returns the new text for a text, its path, and a function that returns the text of a key of the
+mapping around the text's own mapping, as it is written; None if it has no such text."""
+
+
+def read_yaml(text: str, problems: Problems, substitute: Substitute) -> YamlNode:
     """Read one document.
 
     Booleans are ``true`` and ``false``. A value that resembles a number without being written as
@@ -200,7 +203,7 @@ def read_yaml(
     Args:
         text: The content of the file.
         problems: Receives duplicate keys, and the errors of `substitute`.
-        substitute: Called with each text and its path; returns the new text, or raises ValueError.
+        substitute: Called with each text; returns the new text, or raises ValueError.
 
     Raises:
         ManifestError: If it is not YAML, or has too many values.
@@ -286,12 +289,13 @@ class _TreeReader:
         self,
         loader: yaml.SafeLoader,
         problems: Problems,
-        substitute: Callable[[str, NodePath], str],
+        substitute: Substitute,
     ) -> None:
         self._loader = loader
         self._problems = problems
         self._substitute = substitute
         self._budget = _Budget()
+        self._around: list[Mapping[str, tuple[Any, yaml.Node]]] = []
 
     def read_node(self, node: yaml.Node, path: NodePath) -> YamlNode:
         """Return the value of a node, with its inner values.
@@ -312,10 +316,18 @@ class _TreeReader:
         return YamlNode(self._scalar(node, mark, path), mark)
 
     def _entries(self, node: yaml.MappingNode, path: NodePath) -> dict[str, _Entry]:
-        return {
+        pairs = self._pairs(node, len(path))
+        self._around.append(pairs)
+        entries = {
             key: _Entry(_mark(at), self.read_node(inner, (*path, key)))
-            for key, (at, inner) in self._pairs(node, len(path)).items()
+            for key, (at, inner) in pairs.items()
         }
+        self._around.pop()
+        return entries
+
+    def _find_around(self, key: str) -> str | None:
+        _, node = self._around[-2].get(key, (None, None)) if len(self._around) > 1 else (None, None)
+        return str(node.value) if isinstance(node, yaml.ScalarNode) else None
 
     def _pairs(self, node: yaml.MappingNode, depth: int) -> dict[str, tuple[Any, yaml.Node]]:
         """Return the keys of a mapping, each with its mark and node; merged keys (``<<``) first.
@@ -354,7 +366,7 @@ class _TreeReader:
     def _scalar(self, node: yaml.Node, mark: TextMark, path: NodePath) -> Any:
         text = str(node.value)
         try:
-            changed = self._substitute(text, path)
+            changed = self._substitute(text, path, self._find_around)
         except ValueError as error:
             self._problems.add(mark, str(error))
             return text

@@ -148,7 +148,7 @@ def test_merged_keys_are_those_that_yaml_means(write):
         "a: &a {one: a, two: a}\nb: &b {two: b, three: b}\n"
         "c: {<<: [*a, *b], one: own}\nd: {<<: *a}\ne: {two: own, <<: *b}\nf: {'<<': text}\n"
     )
-    found = read_yaml(write(text).read_text(), Problems("f"), lambda text, _: text).plain()
+    found = read_yaml(write(text).read_text(), Problems("f"), lambda text, *_: text).plain()
     assert found["c"] == {"one": "own", "two": "a", "three": "b"}
     assert found["d"] == {"one": "a", "two": "a"}
     assert found["e"] == {"two": "own", "three": "b"}
@@ -422,7 +422,7 @@ def test_validate_opens_nothing_but_the_files_it_is_given_and_runs_nothing(tmp_p
 def test_yaml_is_the_library_s(write):
     """Test that other texts are parsed as by PyYAML, whose composer the reader bounds."""
     text = "a: [1, {b: c}]\nd: |\n  two\n  lines\ne: 'x'\nf: &x {g: h}\ni: *x\n"
-    assert read_yaml(text, Problems("f"), lambda text, _: text).plain() == yaml.safe_load(
+    assert read_yaml(text, Problems("f"), lambda text, *_: text).plain() == yaml.safe_load(
         write(text).read_text()
     )
 

@@ -136,6 +136,33 @@ def test_variables_have_values_from_the_command_the_environment_or_a_default(sma
     ]
 
 
+RULE = "inputs: [rows], arguments: {positive: 'amount > ${MIN}'}"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        f"python: krishiv_spark:with_rules, {RULE}",
+        f"{RULE}, python: '${{F:-krishiv_spark:with_rules}}'",
+        f"{RULE}, python: krishiv_spark.sinks.fanout.letter_rules:with_rules",
+    ],
+)
+def test_a_value_in_a_rule_of_dead_letters_never_becomes_sql(small, step):
+    file = small(f"steps: [{{name: checked, {step}}}]")
+    (line,) = refused(file, variables={"MIN": "0 OR true"})
+    assert "${MIN} would become SQL" in line
+    (job,) = load(file, variables={"MIN": "0.5"}).jobs
+    assert job.model.flat_steps()[0].arguments == {"positive": "amount > 0.5"}
+
+
+def test_arguments_of_other_functions_are_texts(small):
+    file = small(
+        "steps: [{name: x, python: job_steps:doubled, inputs: [rows], arguments: {t: 'a ${MIN}'}}]"
+    )
+    (job,) = load(file, variables={"MIN": "0 OR true"}).jobs
+    assert job.model.flat_steps()[0].arguments == {"t": "a 0 OR true"}
+
+
 def test_a_default_stands_for_an_empty_value_too_as_in_a_shell(small, monkeypatch):
     monkeypatch.setenv("EMPTY", "")
     texts = {"a": "${EMPTY:-nothing}", "b": "${GIVEN:-nothing}", "c": "${EMPTY}", "d": "${EMPTY:-}"}
