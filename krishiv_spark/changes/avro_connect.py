@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from krishiv_spark.changes.connect_types import DECIMAL, ConnectType
+from krishiv_spark.changes.connect_types import DECIMAL, ConnectType, check_columns
 from krishiv_spark.errors import SchemaError
 from krishiv_spark.kafka.schemas.avro.avro_types import AvroType, parse_avro_schema
 from krishiv_spark.kafka.schemas.registered_schemas import RegisteredSchema
@@ -57,9 +57,11 @@ def read_connect_type(schema: RegisteredSchema) -> ConnectType:
         for _, text in schema.references:
             fastavro.schema.parse_schema(json.loads(text), named_schemas=known)
         raw = fastavro.schema.parse_schema(json.loads(schema.text), named_schemas=known)
-        return _convert(raw, known)
+        found = _convert(raw, known)
+        check_columns(found)
     except Exception as error:  # fastavro and json raise many classes
         raise SchemaError(f"its schema cannot be read ({type(error).__name__})") from error
+    return found
 
 
 def _convert(raw: Any, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from krishiv_spark.arrow.compute import pc, sort_distinct
-from krishiv_spark.changes.connect_types import ConnectType, list_columns
+from krishiv_spark.changes.connect_types import ConnectType, check_columns
 from krishiv_spark.errors import SchemaError
 
 __all__ = ["Unwrapped", "is_wrapped", "read_type", "rewrap", "unwrap"]
@@ -92,8 +92,7 @@ def read_type(schema: bytes | None) -> ConnectType:
         return {}
     try:
         found: ConnectType = json.loads(schema)
-        for each in list_columns(found).values():
-            int(each.get("parameters", {}).get("scale", 0))
-    except (ValueError, TypeError, AttributeError) as error:
+        check_columns(found)
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise SchemaError(f"its schema cannot be read ({type(error).__name__})") from None
     return found

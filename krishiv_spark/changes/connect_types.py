@@ -22,6 +22,7 @@ __all__ = [
     "DECIMAL",
     "ConnectType",
     "add_schema",
+    "check_columns",
     "find_contradiction",
     "find_form",
     "find_row_columns",
@@ -108,6 +109,35 @@ def list_columns(schema: ConnectType) -> dict[str, ConnectType]:
     elif inner is None and _is_envelope(fields):
         fields = {}
     return {name: each for name, each in fields.items() if isinstance(name, str)}
+
+
+def check_columns(of: ConnectType) -> None:
+    """Refuse columns whose types lack the parts by which their values are read.
+
+    Args:
+        of: The type of records.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: If there is one.
+    """
+    for each in list_columns(of).values():
+        _check_type(each)
+
+
+_PARTS = {"array": ("items",), "map": ("keys", "values")}
+
+
+def _check_type(of: ConnectType) -> None:
+    if of.get("name") == DECIMAL:
+        for name in ("scale", _PRECISION):
+            int(of.get("parameters", {}).get(name, 0))
+    inner = [of[part] for part in _PARTS.get(str(of.get("type")), ())]
+    for each in of.get("fields") or ():
+        if not isinstance(each["field"], str):
+            raise TypeError("a field without a name")
+        inner.append(each)
+    for each in inner:
+        _check_type(each)
 
 
 # --- forms of values

@@ -153,6 +153,12 @@ def test_each_form_of_a_value_becomes_the_value_of_its_column(registry, kind, av
     assert value_of(registry, kind, avro, None) is None
 
 
+def test_a_scale_that_is_none_makes_the_records_of_its_schema_bad(registry):
+    strange = named("bytes", "org.apache.kafka.connect.data.Decimal", scale="x")
+    with pytest.raises(SchemaError, match=r"t-0 at offset 0: .*its schema cannot be read"):
+        value_of(registry, pa.decimal128(9, 2), strange, b"\1")
+
+
 def test_a_number_without_a_unit_needs_the_option(registry):
     with pytest.raises(SchemaError, match="'timeUnits'"):
         value_of(registry, MICROS, "long", micros(TIME))

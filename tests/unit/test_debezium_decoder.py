@@ -597,6 +597,56 @@ def test_a_schema_that_is_none_is_named_with_its_position(schema):
         decode(SMALL, wrap(schema, event))
 
 
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+MALFORMED = [
+    {"type": "struct", "fields": [{"type": "int32"}]},
+    {"type": "struct", "fields": [{"type": "int32", "field": 7}]},
+    {"type": "struct", "fields": [7]},
+    {"type": "struct", "fields": "a"},
+    {"type": "array"},
+    {"type": "array", "items": "int32"},
+    {"type": "array", "items": {"type": "bytes", "name": DECIMAL, "parameters": {"scale": "x"}}},
+    {"type": "map", "keys": {"type": "string"}},
+    {"type": "map", "values": {"type": "string"}},
+    {"type": "bytes", "name": DECIMAL, "parameters": None},
+    {"type": "bytes", "name": DECIMAL, "parameters": {"connect.decimal.precision": []}},
+]
+
+
+@pytest.mark.parametrize("form", ["envelope", "row"])
+@pytest.mark.parametrize("kind", MALFORMED, ids=to_json)
+def test_a_malformed_part_of_a_schema_makes_its_records_bad(kind, form):
+    columns = pa.schema([ID, ("x", pa.struct([("a", pa.int32())]))])
+    fields = [{"type": "int32", "field": "id"}, {**kind, "field": "x"}]
+    row = {"type": "struct", "fields": fields}
+    parts = [{**row, "field": "after"}, {"type": "string", "field": "op"}]
+    parts.append({"type": "struct", "field": "source", "fields": []})
+    event = json.loads(write_event("c", None, {"id": 1, "x": {"a": 1}}))
+    record = wrap(row, event["after"])
+    if form == "envelope":
+        record = wrap({"type": "struct", "fields": parts}, event)
+    with pytest.raises(SchemaError, match=r"t-0 at offset 0: .*its schema cannot be read"):
+        decode(columns, record)
+    changes, bad = decode_good(columns, record, write_event("c", None, {"id": 2, "x": None}))
+    assert changes.rows["id"].to_pylist() == [2]
+    assert [*bad] == [0]
+    decoder = DebeziumDecoder(pa.schema([]), ["id"], DebeziumRules())
+    assert decoder.find_columns(pa.array([record], pa.binary())).schemas == [pa.schema([])]
+
+
+def test_a_schema_of_any_depth_makes_its_record_bad():
+    kind = {"type": "int32"}
+    for _ in range(400):
+        kind = {"type": "array", "items": kind}
+    text = to_json({"type": "struct", "fields": [{**kind, "field": "id"}]})
+    deep = text.replace(
+        b'"int32"', b'"struct","fields":[' + b'{"a":' * 10**5 + b"1" + b"}" * 10**5 + b"]"
+    )
+    record = b'{"schema":' + deep + b',"payload":{"id":1}}'
+    with pytest.raises(SchemaError, match="t-0 at offset 0"):
+        decode(SMALL, record)
+
+
 def test_a_schema_that_is_null_is_no_schema():
     event = json.loads(write_event("c", None, {"id": 1, "name": "a"}))
     assert decode(SMALL, wrap(None, event)) == [(False, {"id": 1, "name": "a"}, None)]
