@@ -190,7 +190,7 @@ class YamlNode:
 
 Substitute: TypeAlias = "Callable[[str, NodePath, Callable[[str], str | None]], str]"
 """Returns the new text for a text, its path, and a function that returns the text of a key of the
-mapping around the text's own mapping, as it is written; None if it has no such text."""
+mapping around the text's own mapping, unchanged; None if it has no such text."""
 
 
 def read_yaml(text: str, problems: Problems, substitute: Substitute) -> YamlNode:
