@@ -71,22 +71,31 @@ def check_first(
     # Without offsets, the owner entries of drivers look like those of an operator.
     if state.number > 0 and not (epoch.offsets is not None and _is_blank(state)):
         return
+    error = _find_missing_epochs(log, epoch, verify_empty_log)
+    if error is not None:
+        check_not_overtaken(log, state)
+        raise error
+
+
+def _find_missing_epochs(
+    log: EpochLog, epoch: Epoch, verify_empty_log: Callable[[str], object]
+) -> LogError | None:
+    """Return the error, so that it is no cause of another one: the log may be whole."""
     try:
         if epoch.offsets is not None:  # jobs that users number may begin at any
             _check_number(log, epoch)
         verify_empty_log(epoch.query)
     except LogError as error:
-        check_not_overtaken(log, state, error)
-        raise
+        return error
+    return None
 
 
-def check_not_overtaken(log: EpochLog, state: State, error: Exception) -> None:
+def check_not_overtaken(log: EpochLog, state: State) -> None:
     """Raise `Fenced` if another driver explains a difference between log and target. Planner.
 
     Args:
         log: The log of the query.
         state: Its state before the target was read, which may be newer.
-        error: The difference.
 
     Raises:
         Fenced: If the log has a later entry now.
@@ -95,7 +104,7 @@ def check_not_overtaken(log: EpochLog, state: State, error: Exception) -> None:
         raise Fenced(
             f"another driver has started the query meanwhile, as its epoch log {log} shows: two "
             "drivers run on one checkpoint; stop one of them"
-        ) from error
+        )
 
 
 def _is_blank(state: State) -> bool:
@@ -247,8 +256,8 @@ def check_targets(
                 _check_not_ahead(log, query, state, record)
             seen = _Seen(_intents(log, state, begun))
             _check_not_behind(log, participant, query, _load_intents(seen, query, load))
-        except CheckpointMismatch as error:
-            check_not_overtaken(log, state, error)
+        except CheckpointMismatch:
+            check_not_overtaken(log, state)
             raise
         if begun.newest is None:
             begun = begun._replace(newest=seen.newest(participant, len(records)))

@@ -193,6 +193,7 @@ def test_a_driver_that_was_left_behind_does_not_take_the_query_back(stream):
         3,
         30,
     )
+    stream.offsets(4, 40, 0)  # the checkpoint of the other driver
     stream.epoch(5, 40, 0)
     stream.epoch(6, 40)
     assert stream.count() == 50
