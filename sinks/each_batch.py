@@ -6,7 +6,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,7 +18,7 @@ from krishiv_spark.spark.jvm import running_query
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
 
-__all__ = ["BatchQuery", "each_batch", "upsert"]
+__all__ = ["BatchQuery", "each_batch", "upsert", "upsert_by_options"]
 
 
 _log = logging.getLogger(__name__)
@@ -336,11 +336,29 @@ def upsert(  # noqa: PLR0913  the user's words; all but two are keywords with de
         that was committed, or was written by another query of its name, and the errors of the sink.
     """
     names = keys if isinstance(keys, str) else ",".join(keys)
+    options |= {"mode": "upsert", "keyColumns": names}
+    identity = {"name": query, "checkpoint": checkpoint, "replaces": replaces}
+    return upsert_by_options(format, options, identity, table)
+
+
+def upsert_by_options(
+    format: str,  # noqa: A002  as Spark's own argument
+    options: Mapping[str, str],
+    identity: Mapping[str, str | None],
+    table: str | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """Return the function of `upsert`. Spark Connect sends it to the server.
+
+    Args:
+        format: As for `upsert`.
+        options: All options of the sink, with the mode and the keys.
+        identity: The arguments of `BatchQuery.of` that identify the query.
+        table: As for `upsert`; None if the options name it.
+    """
 
     def write(batch: DataFrame, number: int) -> None:
         writer = batch.write.format(format).mode("append").options(**options)
-        writer = writer.option("mode", "upsert").option("keyColumns", names)
-        found = BatchQuery.of(batch, "upsert", query, checkpoint, replaces)
+        found = BatchQuery.of(batch, "upsert", **identity)
         writer.options(**found.options(number)).save(table)
 
     return write

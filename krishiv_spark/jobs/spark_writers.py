@@ -15,7 +15,7 @@ from krishiv_spark.errors import OptionError
 from krishiv_spark.jobs.models import Streaming
 from krishiv_spark.jobs.plan import ReadyJob, ReadyOutput
 from krishiv_spark.jobs.views import make_views, options_with_references, read_input
-from krishiv_spark.sinks.each_batch import BatchQuery, each_batch
+from krishiv_spark.sinks.each_batch import each_batch, upsert_by_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,20 +104,10 @@ def _default_mode(output: ReadyOutput) -> str:
 
 
 def _upserts(spark: SparkSession, output: ReadyOutput) -> Callable[[DataFrame, int], None]:
-    """Return a function for ``foreachBatch`` that upserts each batch.
-
-    It has the options unchanged, so that the sink writes to the target that was checked, and no
-    session, since Spark Connect sends it to the server.
-    """
-    name, checkpoint = output.place.format, output.checkpoint
+    # The options are unchanged, so that the sink writes to the target that was checked.
     options = options_with_references(spark, output.place)
-
-    def write(batch: DataFrame, number: int) -> None:
-        found = BatchQuery.of(batch, "upsert", None, checkpoint)
-        writer = batch.write.format(name).mode("append").options(**options)
-        writer.options(**found.options(number)).save()
-
-    return write
+    identity = {"name": None, "checkpoint": output.checkpoint}
+    return upsert_by_options(output.place.format, options, identity)
 
 
 def _of_format(spark: SparkSession, writer: Any, output: ReadyOutput) -> Any:

@@ -29,7 +29,7 @@ from krishiv_spark.parquet.layout import (
     is_hidden,
     query_tag,
 )
-from krishiv_spark.parquet.table_identity import ensure_table_id, read_table_id
+from krishiv_spark.parquet.table_identity import ensure_table_id
 from krishiv_spark.parquet.table_logs import StoreTableLog
 from krishiv_spark.runtime.caches import LruCache
 from krishiv_spark.runtime.retry import map_in_parallel
@@ -292,11 +292,6 @@ class UploadParticipant(TableParticipant[StagedUploads]):
         """Planner: describe the table by its id, which is read once in a process."""
         found = _ensure_id(self._table)
         return f"Parquet table {found}" if self._streaming else None
-
-    def known_target(self) -> str | None:
-        """Operator: describe the table by its id, if it has one."""
-        found = read_table_id(self._table.meta()) if self._streaming else None
-        return None if found is None else f"Parquet table {found}"
 
     def newest_generation(self, query: str) -> int | None:
         """Planner: return the generation in the marker, a request. `contains` uses the result."""

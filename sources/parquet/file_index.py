@@ -243,7 +243,7 @@ class FileIndex:
 
         The ids of files are dropped when they are old and the files are deleted.
         """
-        if not _is_by_id(unit) or not all(map(self.is_too_old, unit.files)):
+        if not unit.has_ids or not all(map(self.is_too_old, unit.files)):
             return False
         # An epoch after all others of its query was not read, however old its files are.
         newest = None if unit.key is None else self.epochs_read.get(unit.key, -1)
@@ -270,7 +270,7 @@ class FileIndex:
             in_batch: True if the batch contains their rows; False if they only count as read.
         """
         files = [file for unit in units for file in unit.files]
-        by_id = [file for unit in units if _is_by_id(unit) for file in unit.files]
+        by_id = [file for unit in units if unit.has_ids for file in unit.files]
         for file in files:
             self.transition(file.path, FileState.READ)
         for unit in units:
@@ -295,10 +295,6 @@ class FileIndex:
         The finer part may be a digest (see `Identity`), and so be later than now.
         """
         return item.modified_ns - item.modified_ns % self.queue.resolution_ns
-
-
-def _is_by_id(unit: ReadUnit) -> bool:
-    return unit.key is None or unit.is_part
 
 
 def _without_time_and_root(position: ParquetOffset) -> ParquetOffset:

@@ -285,9 +285,9 @@ class EpochGroup:
         """Number of files that were not listed, by the names of the others."""
         return max(0, self.total - len(self.files))
 
-    def unit(self, key: str | None, *, is_part: bool = False) -> ReadUnit:
-        """Return the unit of all its files; see `ReadUnit`."""
-        return ReadUnit(tuple(sorted(self.files)), self.origin, key, is_part)
+    def unit(self, key: str | None) -> ReadUnit:
+        """Return the unit of all its files."""
+        return ReadUnit(tuple(sorted(self.files)), self.origin, key)
 
 
 def group_by_epoch(files: Iterable[FoundFile], root_of: Callable[[str], str]) -> list[EpochGroup]:
@@ -450,7 +450,7 @@ class EpochFilter:
             return group.unit(key)
         # The key of whole epochs would say that the files which the glob leaves out were read, and
         # a wider glob would never deliver them.
-        return group.unit(f"{key}{PART_OF_EPOCHS}", is_part=True)
+        return group.unit(f"{key}{PART_OF_EPOCHS}")
 
     def _compare(
         self,

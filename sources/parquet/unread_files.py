@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from krishiv_spark.parquet.layout import DataFile
 from krishiv_spark.sources.base import Limit
 from krishiv_spark.sources.parquet.listing import FoundFile
+from krishiv_spark.sources.parquet.offset import PART_OF_EPOCHS
 
 __all__ = ["FileQueue", "Origin", "ReadUnit", "UnreadFiles", "origin_of", "take_batch"]
 
@@ -37,13 +38,16 @@ class ReadUnit:
         origin: Query and epoch of files of the Parquet sink; None for a file of another program.
         key: Key by which `ParquetOffset.epochs` records that the epoch was read; None if only the
             ids of the files are recorded.
-        is_part: True if the ids are recorded as well, since the epoch may have other files.
     """
 
     files: tuple[FoundFile, ...]
     origin: Origin | None = None
     key: str | None = None
-    is_part: bool = False
+
+    @property
+    def has_ids(self) -> bool:
+        """True if the ids of the files are recorded: also if the epoch may have other files."""
+        return self.key is None or self.key.endswith(PART_OF_EPOCHS)
 
     @property
     def modified_ns(self) -> int:

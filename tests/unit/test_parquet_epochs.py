@@ -355,7 +355,7 @@ def parts(tmp_path):
     ],
 )
 def test_a_wider_glob_delivers_what_a_narrower_one_left_out(tmp_path, parts, wider, more):
-    """As of plain files: what was read is a part of each epoch."""
+    """As of plain files: only a part of each epoch was read."""
     query, end = parts
     read, end = drain(reader(tmp_path / wider), end)
     assert read == more
